@@ -15,7 +15,7 @@ from tests.support.api_server.kubelet import Kubelet
 from tests.support.waiting import wait_until
 
 LABEL = "bench/canary"
-PATIENCE_SECONDS = 900.0
+TIMEOUT_SECONDS = 900.0
 
 
 class Canary:
@@ -52,7 +52,7 @@ class Canary:
             began, name, number = time.monotonic(), f"canary-{number}", number + 1
             template = {"spec": {"nodeSelector": {LABEL: self.namespace}}}
             self._jobs.submit(job(name, roles={"worker": {"replicas": 1, "template": template}}))
-            wait_until(lambda name=name: self._has_run(name), f"{name} runs", PATIENCE_SECONDS, pause=0.5)
+            wait_until(lambda name=name: self._has_run(name), f"{name} runs", TIMEOUT_SECONDS, pause=0.5)
             self._begins.append(began)
             self.seconds.append(time.monotonic() - began)
             self._jobs.delete(name)

@@ -23,7 +23,7 @@ import psutil
 
 from bench.control_plane import memory, spent, submit, wait_for_pods
 from bench.jobs import PODS_PER_JOB, bench_job
-from bench.supervisors import ComeAgainError, Line
+from bench.supervisors import Line, TooManyRequestsError
 from muster_contract.events import Activity
 from tests.support.api_server.api import Object
 from tests.support.api_server.cluster import Cluster, running
@@ -58,7 +58,7 @@ async def supervisor(
         begun = time.monotonic()
         try:
             reply = await line.post(body, bearer)
-        except ComeAgainError as error:
+        except TooManyRequestsError as error:
             tally.shed += 1
             await asyncio.sleep(error.seconds)
             continue
@@ -89,7 +89,7 @@ def measure(folder: Path, *, pods: int, seconds: float) -> dict[str, Any]:
         process = psutil.Process(operator.process.pid)
         before, idle, begun = spent(process), memory(operator), time.monotonic()
         tally = asyncio.run(all_of(posting, port=operator.coordination, trusted=operator.trusted(), seconds=seconds))
-        taken = time.monotonic() - begun
+        elapsed = time.monotonic() - begun
         quantiles = statistics.quantiles(tally.seconds, n=100)
         return {
             "supervisors": len(posting),
@@ -101,7 +101,7 @@ def measure(folder: Path, *, pods: int, seconds: float) -> dict[str, Any]:
                 "99%": round(quantiles[98], 3),
                 "worst": round(max(tally.seconds), 3),
             },
-            "operator": {"cores": round((spent(process) - before) / taken, 2), "memoryMiB": {"before": idle, "after": memory(operator)}},
+            "operator": {"cores": round((spent(process) - before) / elapsed, 2), "memoryMiB": {"before": idle, "after": memory(operator)}},
         }
 
 

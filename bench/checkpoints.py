@@ -176,11 +176,11 @@ def main() -> None:
         steps = max(few, round(few * SECONDS_BETWEEN_SAVES / training.window(few, saves=False)))
         slower = []
         for number in range(arguments.pairs):
-            taken = {}
+            seconds = {}
             for busy in (number % 2 == 0, number % 2 == 1):
                 supervisor.send_signal(signal.SIGCONT if busy else signal.SIGSTOP)
-                taken[busy] = training.window(steps, saves=busy)
-            slower.append(taken[True] / taken[False] - 1)
+                seconds[busy] = training.window(steps, saves=busy)
+            slower.append(seconds[True] / seconds[False] - 1)
     figures = {
         "stateMegabytes": round(saves[0][1]["bytes"] / 1e6),
         "synchronousSaveSeconds": round(whole, 3),
@@ -188,7 +188,7 @@ def main() -> None:
         "asynchronousSaveTakesSeconds": round(statistics.median(other["seconds"] for _, other in saves), 3),
         "blockedShare": round(statistics.median(other["blockedSeconds"] / one for one, other in saves), 3),
         "blockedShareMustBeAtMost": 0.2,
-        "stepSeconds": round(taken[False] / steps, 3),
+        "stepSeconds": round(seconds[False] / steps, 3),
         "secondsBetweenSaves": SECONDS_BETWEEN_SAVES,
         "slowdown": round(statistics.median(slower), 4),
         "slowdownOfPairs": [round(each, 4) for each in sorted(slower)],

@@ -24,7 +24,7 @@ from local_cluster import installation
 from tests.support.cluster_jobs import CLAIM, ClusterJob, Ground, apart, digits, job, make_ground, trains
 from tests.support.outages import NODE_FAULTS, Outage, delete_pod, lone_replica, node_of, outage, with_spare_beside_operator
 
-PATIENCE = 300.0
+TIMEOUT_SECONDS = 300.0
 REPLICAS, KILLED = 32, 30
 UNLIMITED = {each: {"limit": -1} for each in ("infrastructure", "preemption")}
 ELASTIC = {"minReplicas": 1, "maxReplicas": 2, "shrinkAfterSeconds": 0, "growAfterSeconds": 5}
@@ -54,7 +54,7 @@ def bare_pod(place: Ground, image: str, number: int) -> float:
     manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
     begun = time.time()
     place.kubectl("create", "-f", "-", stdin=json.dumps(manifest))
-    place.cluster.wait_until(f"{name} ends", lambda: _phase(place, name) == "Succeeded", timeout=PATIENCE)
+    place.cluster.wait_until(f"{name} ends", lambda: _phase(place, name) == "Succeeded", timeout=TIMEOUT_SECONDS)
     return float(place.kubectl("logs", name)) - begun
 
 
@@ -70,7 +70,7 @@ def stands_still(training: ClusterJob, index: int) -> float:
     begun, done = time.time(), last_step(training)
     os.kill(supervisor, signal.SIGKILL)
     done = max([done, *(event["step"] for event in training.events("step") if event["time"] <= begun)]) + 2  # those under way
-    training.wait_for_step(done + 1, timeout=PATIENCE)
+    training.wait_for_step(done + 1, timeout=TIMEOUT_SECONDS)
     return min(event["time"] for event in training.events("step") if event["step"] == done + 1) - begun
 
 
@@ -85,7 +85,7 @@ def replica_lost(place: Ground, name: str, times: int, **spec: Any) -> list[floa
     training = place.apply(digits(name, trainer={"task": "digits", "config": config}, recovery=UNLIMITED, **spec))
     taken = []
     for _ in range(times):
-        training.wait_until("two workers train", lambda status: trains(status, 2), timeout=PATIENCE)
+        training.wait_until("two workers train", lambda status: trains(status, 2), timeout=TIMEOUT_SECONDS)
         taken.append(stands_still(training, 1))
     place.kubectl("delete", "trainingjob", name)
     return taken
@@ -107,11 +107,11 @@ def one_outage(place: Ground, name: str, kind: str, *, spares: int) -> Outage:
     """One outage of a new job, because after the loss of a node all pods of an earlier job are on the other node."""
     config = {"epochs": 100_000, "stepDelaySeconds": 0.05}
     training = place.apply(apart(digits(name, trainer={"task": "digits", "config": config}, recovery={**UNLIMITED, "spares": spares})))
-    training.wait_until("two workers train", lambda status: trains(status, 2), timeout=PATIENCE)
+    training.wait_until("two workers train", lambda status: trains(status, 2), timeout=TIMEOUT_SECONDS)
     if spares:
-        training.wait_until("the spare is ready", lambda status: status.get("readySpares") == 1, timeout=PATIENCE)
+        training.wait_until("the spare is ready", lambda status: status.get("readySpares") == 1, timeout=TIMEOUT_SECONDS)
         with_spare_beside_operator(training, "worker-2")
-    training.wait_for_step(last_step(training) + int(LOAD_SECONDS / 0.2), timeout=PATIENCE)
+    training.wait_for_step(last_step(training) + int(LOAD_SECONDS / 0.2), timeout=TIMEOUT_SECONDS)
     lost = lone_replica(training)
     try:
         if kind == "podDeleted":
@@ -120,7 +120,7 @@ def one_outage(place: Ground, name: str, kind: str, *, spares: int) -> Outage:
             return outage(training, lose)
     finally:
         place.kubectl("delete", "trainingjob", name)
-        place.cluster.wait_until(f"the pods of {name} are gone", lambda: not training.pods(), timeout=PATIENCE)
+        place.cluster.wait_until(f"the pods of {name} are gone", lambda: not training.pods(), timeout=TIMEOUT_SECONDS)
 
 
 def large_world(place: Ground) -> dict[str, float]:
@@ -140,19 +140,19 @@ def large_world(place: Ground) -> dict[str, float]:
     begun = time.time()
     training = place.apply(manifest)
     figures = {"firstStart": until_step(training, 1, attempt=0) - begun}
-    for attempt, (what, program_of) in enumerate((("processesKilled", program.name), ("podsKilled", "muster_trainer.supervisor")), 1):
+    for attempt, (label, program_of) in enumerate((("processesKilled", program.name), ("podsKilled", "muster_trainer.supervisor")), 1):
         victims = _processes(training, program_of, set(range(REPLICAS - KILLED, REPLICAS)))
         begun = time.time()
         for victim in victims:
             with suppress(ProcessLookupError):  # a process may have ended already, because it lost the first ones
                 os.kill(victim, signal.SIGKILL)
-        figures[what] = until_step(training, 1, attempt=attempt) - begun
-    return {what: round(seconds, 1) for what, seconds in figures.items()}
+        figures[label] = until_step(training, 1, attempt=attempt) - begun
+    return {label: round(seconds, 1) for label, seconds in figures.items()}
 
 
 def until_step(training: ClusterJob, step: int, *, attempt: int) -> float:
     """When a world of that attempt, or of a later one, did that step, in Unix seconds."""
-    training.wait_for_step(step, attempt=attempt, timeout=PATIENCE)
+    training.wait_for_step(step, attempt=attempt, timeout=TIMEOUT_SECONDS)
     return min(float(event["time"]) for event in training.events("step") if event["attempt"] >= attempt)
 
 
@@ -182,9 +182,9 @@ def replicas_lost(place: Ground, image: str, times: int) -> dict[str, Any]:
         "replicaLost": replica_lost(place, "lost", times),
         "replicaLostElastic": replica_lost(place, "elastic", times, elastic=ELASTIC),
     }
-    seconds = {what: [round(each, 2) for each in taken] for what, taken in {"barePod": bare, **lost}.items()}
+    seconds = {label: [round(each, 2) for each in taken] for label, taken in {"barePod": bare, **lost}.items()}
     return {"seconds": seconds} | {
-        f"{what}/barePod": round(statistics.median(taken) / statistics.median(bare), 2) for what, taken in lost.items()
+        f"{label}/barePod": round(statistics.median(taken) / statistics.median(bare), 2) for label, taken in lost.items()
     }
 
 
@@ -204,8 +204,8 @@ def main() -> None:
         if "outages" in options.parts:
             with ground(cluster, "bench-outages") as place:
                 taken = outages(place, options.times)
-            figures["outages"] = {what: [round(each.seconds, 2) for each in some] for what, some in taken.items()}
-            figures["outagesWithoutStep"] = {what: [round(each.idle_seconds, 2) for each in some] for what, some in taken.items()}
+            figures["outages"] = {label: [round(each.seconds, 2) for each in some] for label, some in taken.items()}
+            figures["outagesWithoutStep"] = {label: [round(each.idle_seconds, 2) for each in some] for label, some in taken.items()}
         print(json.dumps(figures), file=sys.stderr, flush=True)
         if "largeWorld" in options.parts:
             with ground(cluster, "bench-large") as place:

@@ -35,7 +35,7 @@ from tests.support.api_server.kubelet import PODS, Kubelet, pod_path
 from tests.support.api_server.operators import OperatorProcess
 from tests.support.waiting import wait_until
 
-PATIENCE = 900.0
+TIMEOUT_SECONDS = 900.0
 START_MILLISECONDS = 5000
 """How long a fake node takes to run a pod. A real node takes seconds too. Without this delay, the measurement of the slower way to create
 pods would include more of kwok's writes to these pods."""
@@ -150,7 +150,7 @@ def direct(cluster: Cluster, kubeconfig: Path, jobs: int) -> Creation:
     environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}
     before = spent_by_server()
     done = subprocess.run(
-        command, cwd=Path(__file__).parents[1], env=environment, stdout=subprocess.PIPE, text=True, timeout=PATIENCE, check=True
+        command, cwd=Path(__file__).parents[1], env=environment, stdout=subprocess.PIPE, text=True, timeout=TIMEOUT_SECONDS, check=True
     )
     server = spent_by_server() - before
     creation = Creation(pods / seconds_until_last_pod(requests_of(cluster, namespace)), float(done.stdout), 1000 * server / pods)
@@ -188,7 +188,7 @@ def creation_of_waiting(cluster: Cluster, operator: OperatorProcess, jobs: int) 
 
 
 def wait_for_pods(api: Api, namespace: str, pods: int) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while counted(api, namespace) < pods:
         assert time.monotonic() < deadline
         time.sleep(0.5)
@@ -205,7 +205,7 @@ def all_in_phase(api: Api, namespace: str, phase: str, count: int) -> None:
         phases = [each.get("status", {}).get("phase") for each in api.items(JOBS.format(namespace))]
         return phases.count(phase) == count
 
-    wait_until(look, f"{count} jobs are {phase}", seconds=PATIENCE)
+    wait_until(look, f"{count} jobs are {phase}", seconds=TIMEOUT_SECONDS)
 
 
 def memory(operator: OperatorProcess) -> float:
@@ -218,12 +218,12 @@ def settled(operator: OperatorProcess) -> None:
     """Waits until the operator has listed the existing jobs."""
     assert operator.process
     process = psutil.Process(operator.process.pid)
-    wait_until(lambda: process.cpu_percent(interval=4.0) < 5.0, "the operator has settled", seconds=PATIENCE)
+    wait_until(lambda: process.cpu_percent(interval=4.0) < 5.0, "the operator has settled", seconds=TIMEOUT_SECONDS)
 
 
 def replacement(cluster: Cluster, namespace: str, times: int) -> list[float]:
     """Seconds from the failure of one pod until the first and the last pod of the next attempt is created."""
-    taken = []
+    seconds = []
     for number in range(times):
         [victim] = cluster.admin.items(PODS.format(namespace), fieldSelector=f"metadata.name=job-{number}-worker-3")
         with Arrivals(cluster.admin, namespace) as arrivals:
@@ -234,9 +234,9 @@ def replacement(cluster: Cluster, namespace: str, times: int) -> list[float]:
             def made(arrivals: Arrivals = arrivals, attempt: int = attempt_of(victim) + 1) -> list[float]:
                 return [when for when, pod in arrivals.times if attempt_of(pod) == attempt]
 
-            wait_until(lambda: len(made()) == PODS_PER_JOB, "the replacements", seconds=PATIENCE)
-            taken.append(max(made()) - begun)
-    return taken
+            wait_until(lambda: len(made()) == PODS_PER_JOB, "the replacements", seconds=TIMEOUT_SECONDS)
+            seconds.append(max(made()) - begun)
+    return seconds
 
 
 def writes_per_job(cluster: Cluster, jobs: int) -> dict[str, float]:
@@ -251,9 +251,10 @@ def writes_per_job(cluster: Cluster, jobs: int) -> dict[str, float]:
             continue
         kind = "/".join(filter(None, (target["resource"], target.get("subresource"))))
         counted[f"{request['verb']} {kind}"] = counted.get(f"{request['verb']} {kind}", 0) + 1 / jobs
-    writes = sum(count for what, count in counted.items() if what.split()[0] not in ("get", "list", "watch") and "events" not in what)
+    reads = ("get", "list", "watch")
+    writes = sum(count for request, count in counted.items() if request.split()[0] not in reads and "events" not in request)
     clear(cluster.admin, namespace)
-    return {"writes": round(writes, 2), **{what: round(count, 2) for what, count in sorted(counted.items())}}
+    return {"writes": round(writes, 2), **{request: round(count, 2) for request, count in sorted(counted.items())}}
 
 
 def reads_for_events(cluster: Cluster, namespace: str, events: int) -> int:
@@ -326,8 +327,8 @@ def rates(cluster: Cluster, account: Path, operator: OperatorProcess, *, jobs: i
     figures["ratio"] = round(statistics.median(waiting) / limit, 2)
     figures["ratioWithSubmission"] = round(_median(operated, "rate") / limit, 2)
     figures["cpuMillisecondsPerPod"] = {
-        "direct": {who: round(_median(directly, who), 2) for who in ("client", "server")},
-        "operator": {who: round(_median(operated, who), 2) for who in ("client", "server")},
+        "direct": {side: round(_median(directly, side), 2) for side in ("client", "server")},
+        "operator": {side: round(_median(operated, side), 2) for side in ("client", "server")},
         "operatorUntilRunning": round(statistics.median(until_running), 2),
     }
     return namespace, figures

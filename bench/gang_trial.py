@@ -161,8 +161,8 @@ class Trial:
         for event in [each for each in self._to_come if each[0] <= now - self._begun]:
             self._to_come.remove(event)
             self._changed = now
-            _, what, name = event
-            if what == "arrives":
+            _, kind, name = event
+            if kind == "arrives":
                 plan = next(each for each in self.plan.jobs if each.name == name)
                 template = {"spec": {"nodeSelector": {LABEL: self.namespace}}}
                 worker = {"replicas": plan.workers, "resources": {"requests": {"cpu": "1"}}, "template": template}
@@ -170,7 +170,7 @@ class Trial:
                 sizes: Object = {"elastic": elastic, "batch": {"globalSize": 64}} if plan.smallest < plan.workers else {}
                 scheduling = {"gang": self.outcome.mode, **({"queue": self.namespace} if self._queue else {})}
                 self._jobs.submit(job(name, roles={"worker": worker}, scheduling=scheduling, **sizes))
-            elif what == "deleted":
+            elif kind == "deleted":
                 self._delete(name)
             else:
                 del self._nodes[name]

@@ -166,10 +166,10 @@ def strategies(folder: Path, options: argparse.Namespace) -> Figures:
         with ThreadPoolExecutor(2) as pool:
             on_cpu = pool.submit(run, place / "cpu", document(**kind), CUDA_VISIBLE_DEVICES="")
             like = losses_of(run(place / "like", document(**kind)))
-            found = {"fromCPU": farthest(like, losses_of(on_cpu.result()))}
+            differences = {"fromCPU": farthest(like, losses_of(on_cpu.result()))}
         if kind.get("size", 2) > 1:
-            found |= with_kills(place / "kills", document(**kind, delay=DELAY), kills=2, like=like)
-        return found
+            differences |= with_kills(place / "kills", document(**kind, delay=DELAY), kills=2, like=like)
+        return differences
 
     for name, kind in kinds.items():
         yield name, partial(one, folder / _folded(name), kind)
@@ -243,9 +243,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="muster-gpu-") as name:
         failed = False
         for part in options.parts:
-            wanted = [each for each in PARTS[part](Path(name) / part, options) if not options.only or each[0] in options.only]
+            selected = [each for each in PARTS[part](Path(name) / part, options) if not options.only or each[0] in options.only]
             with ThreadPoolExecutor(1 if PARTS[part] in ONE_AT_A_TIME else options.at_once) as pool:
-                failed |= any(pool.map(partial(_show, part), wanted))
+                failed |= any(pool.map(partial(_show, part), selected))
     sys.exit(1 if failed else 0)
 
 

@@ -17,7 +17,7 @@ STEP_SECONDS = 0.1
 PEER_LOST = 20
 
 
-def tell(**event: object) -> None:
+def emit(**event: object) -> None:
     line = json.dumps({"time": time.time(), "rank": RANK, **event}) + "\n"
     os.write(int(os.environ["MUSTER_EVENTS_FD"]), line.encode())
 
@@ -54,7 +54,7 @@ def main() -> None:
     for step in range(1, 1_000_000):
         meet(others)
         if RANK == 0:
-            tell(
+            emit(
                 event="step", step=step, totalSteps=1_000_000, epoch=0, loss="0.0", lossHex=(0.0).hex(), samples=WORLD, seconds=STEP_SECONDS
             )
         time.sleep(STEP_SECONDS)

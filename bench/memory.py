@@ -40,12 +40,12 @@ def main() -> None:
         leave(measure(arguments))
     for strategy in arguments.strategies:
         measured = run_strategy(strategy, arguments)
-        found = {
+        by_interval = {
             f"everySteps: {every}": {"stepsOfABlock": each["steps"], **figures([each["times"]])}
             | ({"overheadMustBeAtMost": MOST} if every == DEFAULT else {})
             for every, each in measured["every"].items()
         }
-        print(json.dumps({strategy: {**found, "bytesOfARank": measured["bytes"]}}, indent=1), flush=True)
+        print(json.dumps({strategy: {**by_interval, "bytesOfARank": measured["bytes"]}}, indent=1), flush=True)
 
 
 def run_strategy(strategy: str, arguments: argparse.Namespace) -> Measured:

@@ -50,9 +50,9 @@ class Side:
         task = load_task(spec)
         self.order = Order(task.config.seed, len(task.train), SAMPLES, 1)
         self.cut: list[Any] = []
-        hear = patch.object(pipeline_stages.Events, "emit", lambda _events, event: self.cut.extend(getattr(event, "stages", ())))
+        capture = patch.object(pipeline_stages.Events, "emit", lambda _events, event: self.cut.extend(getattr(event, "stages", ())))
         join_once = patch.object(engine, "join", (lambda _: None) if engine.dist.is_initialized() else engine.join)
-        with hear, join_once:
+        with capture, join_once:
             self.engine = pipeline.engine(task, spec)
         self.engine.expect(self.order, range(10**6))
         self.done = 0

@@ -42,12 +42,12 @@ def compared(job: TrainingJob, file: Path) -> list[float]:
     ratios = []
     for processes in SIZES:
         world = predict(costs, processes, samples=samples)
-        took = trained(job, file, processes)
-        ratios.append(world.seconds / took)
+        seconds = trained(job, file, processes)
+        ratios.append(world.seconds / seconds)
         print(
             f"{job.metadata.name:>12} {processes} process(es): predicted {world.seconds * 1e3:7.2f} ms "
             f"(computing {world.computing * 1e3:.2f}, adding up {world.communication * 1e3:.2f}), "
-            f"measured {took * 1e3:7.2f} ms: {ratios[-1]:.2f}; load {os.getloadavg()[0]:.1f}",
+            f"measured {seconds * 1e3:7.2f} ms: {ratios[-1]:.2f}; load {os.getloadavg()[0]:.1f}",
             flush=True,
         )
     return ratios

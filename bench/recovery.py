@@ -35,7 +35,7 @@ from tests.support.waiting import wait_until
 PLAIN = Path(__file__).with_name("plain_restart.py")
 DELAY = 0.02
 """Seconds that each step sleeps, so that two processes leave a core free for the processes that watch them."""
-PATIENCE = 300.0
+TIMEOUT_SECONDS = 300.0
 OWN = "from muster_trainer.pytorch.digits import build_model, dataset, loss, metrics"
 LARGE = """
 import torch
@@ -86,7 +86,7 @@ class Training:
     steps: Callable[[], Steps]
 
     def reaches(self, step: int) -> None:
-        wait_until(lambda: max((done for _, done in self.steps()), default=0) >= step, f"step {step}", PATIENCE)
+        wait_until(lambda: max((done for _, done in self.steps()), default=0) >= step, f"step {step}", TIMEOUT_SECONDS)
 
     def stands_still(self, fault: Callable[[], None]) -> float:
         """Seconds from the fault to the first new step, and the seconds of the steps in progress."""
@@ -116,13 +116,13 @@ def muster(folder: Path, strategy: str, *, module: str = "", **spec: Any) -> Ite
     spec = {"checkpoint": {"everySteps": 20}, **spec}
     document = job(strategy=strategy, trainer=task, batch={"globalSize": 64}, recovery=limits, **spec)
     with local_job.running(local_job.write(document)) as run:
-        training = Training(Lines(local_job.run, "attempts/*/worker-*/events.jsonl", _told))
+        training = Training(Lines(local_job.run, "attempts/*/worker-*/events.jsonl", _step_event))
         training.reaches(60)
         yield training, local_job
         run.kill()
 
 
-def _told(line: str) -> tuple[float, int] | None:
+def _step_event(line: str) -> tuple[float, int] | None:
     event = json.loads(line) if '"step"' in line else {}
     return (event["time"], event["step"]) if event.get("event") == "step" else None
 
@@ -156,7 +156,7 @@ def torchrun(folder: Path, *, nodes: str, settings: str) -> Iterator[tuple[Train
             agent = subprocess.Popen([*command, str(PLAIN), "torch", str(folder), str(DELAY)], env=environment, stdout=log, stderr=log)
             agents.append(psutil.Process(agent.pid))
             if len(agents) == 1:
-                wait_until(lambda: _listens(port), "the first agent to have the store", PATIENCE)
+                wait_until(lambda: _listens(port), "the first agent to have the store", TIMEOUT_SECONDS)
     training = Training(Lines(folder, "steps", _written))
     try:
         training.reaches(60)
@@ -264,7 +264,9 @@ def steps_lost(folder: Path, times: int) -> list[int]:
     with muster(folder / "sigterm", "DDP") as (training, local_job):
         for _ in range(times):
             _after(training, lambda: os.kill(local_job.supervisor_of("worker-1"), signal.SIGTERM))
-        wait_until(lambda: all("stepsLost" in record for record in local_job.status["attempts"][1:]), "the last attempt's steps", PATIENCE)
+        wait_until(
+            lambda: all("stepsLost" in record for record in local_job.status["attempts"][1:]), "the last attempt's steps", TIMEOUT_SECONDS
+        )
         return [record["stepsLost"] for record in local_job.status["attempts"][1:]]
 
 

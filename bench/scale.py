@@ -53,9 +53,9 @@ from tests.support.api_server.operators import OperatorProcess
 from tests.support.waiting import wait_until
 
 START_MILLISECONDS = 500
-PATIENCE = 1800.0
+TIMEOUT_SECONDS = 1800.0
 LARGE = "large"
-FEWEST_HELD = 4  # the losses of the leader need a job each
+FEWEST_JOBS = 4  # the losses of the leader need a job each
 
 
 @dataclass
@@ -95,7 +95,7 @@ class Stage:
     def standby(self) -> Iterator[OperatorProcess]:
         standby = OperatorProcess(self.cluster, self.folder / "standby", pod="muster-1", settings={}).start()
         try:
-            wait_until(lambda: standby.probe("readyz")[0] == 200, "the standby is ready", seconds=PATIENCE)
+            wait_until(lambda: standby.probe("readyz")[0] == 200, "the standby is ready", seconds=TIMEOUT_SECONDS)
             yield standby
         finally:
             standby.close()
@@ -142,17 +142,17 @@ def while_reporting(stage: Stage, options: argparse.Namespace) -> None:
     process = psutil.Process(operator.process.pid)
     with crew.working():
         submit(cluster.admin, namespace, [bench_job(name, number) for number, name in enumerate(names)])
-        wait_until(lambda: all(crew.stepped(name, 0) for name in names), "all worlds do a first step", seconds=PATIENCE)
+        wait_until(lambda: all(crew.stepped(name, 0) for name in names), "all worlds do a first step", seconds=TIMEOUT_SECONDS)
         time.sleep(options.seconds / 4)  # the first reports have been sent
         before, spent_before, begun, reports = len(requests_of(cluster, namespace)), spent(process), time.monotonic(), crew.reports
         time.sleep(options.seconds)
-        taken = time.monotonic() - begun
+        seconds = time.monotonic() - begun
         requests = requests_of(cluster, namespace)[before:]
-        cores = (spent(process) - spent_before) / taken
-        rate = (crew.reports - reports) / taken
+        cores = (spent(process) - spent_before) / seconds
+        rate = (crew.reports - reports) / seconds
     writes = sum(each["verb"] == "update" and each["objectRef"].get("subresource") == "status" for each in requests)
     statuses = [len(json.dumps(each["status"])) for each in cluster.admin.items(JOBS.format(namespace))]
-    job_hours = len(names) * taken / 3600
+    job_hours = len(names) * seconds / 3600
     results, what = stage.results, f"{len(names)} jobs that report"
     results.add(f"{what}: status writes per job-hour", writes / job_hours, "{:.0f}")
     results.add(f"{what}: bytes of a status", statistics.mean(statuses), "{:.0f}")
@@ -191,7 +191,7 @@ def large_job(stage: Stage, options: argparse.Namespace) -> None:
             if lost > 1:
                 results.add(f"{what}: {lost} lost, s since the last of them", back - ended)
             results.add(f"{what}: {lost} lost, CPU s of the operator", spent(process) - cpu)
-            wait_until(partial(came_back, stage, namespace, attempt), "the job runs again", seconds=PATIENCE)
+            wait_until(partial(came_back, stage, namespace, attempt), "the job runs again", seconds=TIMEOUT_SECONDS)
         results.add(f"{what}: operator's RSS, MiB", memory(operator), "{:.0f}")
         status = cluster.admin.get(f"{JOBS.format(namespace)}/{LARGE}")["status"]
         results.add(f"{what}: bytes of its status", len(json.dumps(status)), "{:.0f}")
@@ -212,7 +212,7 @@ def large_job(stage: Stage, options: argparse.Namespace) -> None:
 
 def stepped(crew: Crew, attempt: int) -> float:
     """When the world of this attempt, or of a later one, did its first step."""
-    return wait_until(lambda: crew.stepped(LARGE, attempt), f"attempt {attempt} does a first step", seconds=PATIENCE) or 0.0
+    return wait_until(lambda: crew.stepped(LARGE, attempt), f"attempt {attempt} does a first step", seconds=TIMEOUT_SECONDS) or 0.0
 
 
 def came_back(stage: Stage, namespace: str, attempt: int) -> bool:
@@ -243,27 +243,27 @@ def without_its_leader(stage: Stage, options: argparse.Namespace) -> None:
     wait_for_pods(cluster.admin, namespace, count * PODS_PER_JOB)
     all_in_phase(cluster.admin, namespace, "Running", count)
     settled(operator)
-    held = f"{count} jobs, {count * PODS_PER_JOB} pods held"
-    results.add(f"{held}: operator's RSS, MiB", memory(operator), "{:.0f}", goal="1,536 MiB for 100,000 pods")
-    results.add(f"{held}: a lost pod's world made anew, s", replaced(stage, namespace, 0, lambda: None), goal="1 s (p99)")
+    label = f"{count} jobs, {count * PODS_PER_JOB} pods held"
+    results.add(f"{label}: operator's RSS, MiB", memory(operator), "{:.0f}", goal="1,536 MiB for 100,000 pods")
+    results.add(f"{label}: a lost pod's world made anew, s", replaced(stage, namespace, 0, lambda: None), goal="1 s (p99)")
 
-    def again() -> None:
+    def restart() -> None:
         operator.kill()
         operator.start()
 
-    results.add(f"{held}: operator restarted in its pod, s", replaced(stage, namespace, 1, again), goal="15 s")
-    wait_until(lambda: operator.leads, "the operator leads again", seconds=PATIENCE)
+    results.add(f"{label}: operator restarted in its pod, s", replaced(stage, namespace, 1, restart), goal="15 s")
+    wait_until(lambda: operator.leads, "the operator leads again", seconds=TIMEOUT_SECONDS)
     with stage.standby() as standby:
         settled(standby)
-        results.add(f"{held}: the standby's RSS, MiB", memory(standby), "{:.0f}")
-        results.add(f"{held}: leader killed, a standby there, s", replaced(stage, namespace, 2, operator.kill), goal="5 s")
+        results.add(f"{label}: the standby's RSS, MiB", memory(standby), "{:.0f}")
+        results.add(f"{label}: leader killed, a standby there, s", replaced(stage, namespace, 2, operator.kill), goal="5 s")
         results.require("the standby leads", holds=standby.leads)
 
-        def anew() -> None:
+        def start_another() -> None:
             standby.kill()
             operator.start()
 
-        results.add(f"{held}: leader killed, another pod started, s", replaced(stage, namespace, 3, anew), goal="15 s")
+        results.add(f"{label}: leader killed, another pod started, s", replaced(stage, namespace, 3, start_another), goal="15 s")
     restarts = sorted(int(each["status"]["restarts"]["total"]) for each in cluster.admin.items(JOBS.format(namespace)))
     results.require(f"only the jobs that lost a pod restarted: {sum(restarts)} restarts", holds=sum(restarts) == 4 and restarts[-1] == 1)
     clear(cluster.admin, namespace)
@@ -285,15 +285,15 @@ def replaced(stage: Stage, namespace: str, number: int, trouble: Callable[[], No
                 when for when, pod in list(arrivals.times) if pod["metadata"]["name"].startswith(f"{name}-") and attempt_of(pod) == attempt
             ]
 
-        wait_until(lambda: len(made()) == PODS_PER_JOB, f"the next world of {name} is made", seconds=PATIENCE)
-        taken = max(made()) - begun
+        wait_until(lambda: len(made()) == PODS_PER_JOB, f"the next world of {name} is made", seconds=TIMEOUT_SECONDS)
+        seconds = max(made()) - begun
 
     def runs() -> bool:
         status = admin.get(f"{JOBS.format(namespace)}/{name}")["status"]
         return bool(status["phase"] == "Running" and status["attempt"] == attempt)
 
-    wait_until(runs, f"{name} runs again", seconds=PATIENCE)
-    return taken
+    wait_until(runs, f"{name} runs again", seconds=TIMEOUT_SECONDS)
+    return seconds
 
 
 # the run
@@ -326,8 +326,8 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write the figures to this file as well")
     parser.add_argument("--keep", type=Path, help="keep logs in this folder")
     options = parser.parse_args()
-    if options.held < FEWEST_HELD:
-        parser.error(f"--held {options.held}: write {FEWEST_HELD} or more")
+    if options.held < FEWEST_JOBS:
+        parser.error(f"--held {options.held}: write {FEWEST_JOBS} or more")
     results, loads = Results(), [os.getloadavg()[0]]
     with tempfile.TemporaryDirectory(prefix="muster-scale-") as name:
         folder = options.keep or Path(name)

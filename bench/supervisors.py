@@ -1,6 +1,6 @@
 """Simulated supervisors, which replace thousands of replicas in the benchmarks.
 
-Each one speaks the real coordination channel over TLS with the token of its own pod, and follows the replies as a supervisor does. No
+Each one uses the real coordination channel over TLS with the token of its own pod, and follows the replies as a supervisor does. No
 process trains: a world does its first step as soon as all its members have started.
 """
 
@@ -34,7 +34,7 @@ ANSWER_SECONDS = 30.0
 TOKENS_AT_ONCE = 8
 
 
-class ComeAgainError(ValueError):
+class TooManyRequestsError(ValueError):
     """The coordinator answered 429. Its answer asks for a report after so many `seconds`."""
 
     def __init__(self, seconds: float) -> None:
@@ -50,12 +50,12 @@ class Line:
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def post(self, body: bytes, bearer: str, *, may_hold: bool = False) -> Object:
-        """The reply, which the coordinator may hold for some seconds. Raises OSError if there is no answer in time, ComeAgainError for 429,
-        and ValueError for other statuses than 200."""
+        """The reply, which the coordinator may hold for some seconds. Raises OSError if there is no answer in time, TooManyRequestsError
+        for 429, and ValueError for other statuses than 200."""
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 return await self._exchange(body, bearer, may_hold=may_hold)
-        except ComeAgainError:
+        except TooManyRequestsError:
             raise
         except asyncio.IncompleteReadError as error:
             self.close()
@@ -77,7 +77,7 @@ class Line:
         if "connection: close" in head:
             self.close()
         if head.startswith("http/1.1 429"):
-            raise ComeAgainError(next(float(line.partition(":")[2]) for line in head.splitlines() if line.startswith("retry-after:")))
+            raise TooManyRequestsError(next(float(line.partition(":")[2]) for line in head.splitlines() if line.startswith("retry-after:")))
         if not head.startswith("http/1.1 200"):
             raise ValueError(f"{head.splitlines()[0]}: {content[:200].decode(errors='replace')}")
         return dict(json.loads(content))
@@ -97,11 +97,11 @@ class World:
         self.stepped: dict[int, float] = {}
         self._running: Counter[int] = Counter()
 
-    def joins(self, uid: str, supervisor: Supervisor) -> None:
+    def add(self, uid: str, supervisor: Supervisor) -> None:
         self.members[uid] = supervisor
         self.starts(supervisor.attempt)
 
-    def leaves(self, uid: str) -> None:
+    def remove(self, uid: str) -> None:
         supervisor = self.members.pop(uid)
         if not supervisor.waiting:
             self.ends(supervisor.attempt)
@@ -234,11 +234,11 @@ class Crew:
             for kind, pod in self._watch:
                 version = pod["metadata"]["resourceVersion"]
                 if kind in ("ADDED", "MODIFIED", "DELETED"):
-                    self._loop.call_soon_threadsafe(self._see, kind, pod)
+                    self._loop.call_soon_threadsafe(self._on_pod, kind, pod)
             if not self._closed:  # a server under load drops watches that are slow to read
                 self._watch = self._api.watch(self._path, version)
 
-    def _see(self, kind: str, pod: Object) -> None:
+    def _on_pod(self, kind: str, pod: Object) -> None:
         uid, world = pod["metadata"]["uid"], self.worlds.get(pod["metadata"]["labels"].get("muster.dev/job-name", ""))
         if world is None:
             return
@@ -246,9 +246,9 @@ class Crew:
         if runs and uid not in self._tasks:
             supervisor = Supervisor(pod, world)
             self._tasks[uid] = self._loop.create_task(self._live(supervisor))
-            world.joins(uid, supervisor)
+            world.add(uid, supervisor)
         elif not runs and uid in world.members:
-            world.leaves(uid)
+            world.remove(uid)
             self._tasks[uid].cancel()
             self._loop.call_later(PEER_LOST_SECONDS, world.breaks)
 
@@ -261,7 +261,7 @@ class Crew:
                 begun, may_hold = time.monotonic(), has_reply and supervisor.waiting
                 try:
                     reply = await line.post(supervisor.body(), bearer, may_hold=may_hold)
-                except ComeAgainError as error:
+                except TooManyRequestsError as error:
                     self.shed += 1
                     await asyncio.sleep(error.seconds)
                     continue

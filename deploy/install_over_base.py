@@ -1,6 +1,6 @@
 """Installs the packages that a base image lacks, in the versions of a lock: `install_over_base.py LOCK RANGES`.
 
-The base image has torch and many other packages in versions that a lock cannot know. pip decides which packages are missing or too old for
+The base image has torch and many other packages in versions that a lock cannot list. pip decides which packages are missing or too old for
 RANGES. These are installed with the versions and hashes of the lock. A LOCK without hashes (LOCKED=false) is installed unchanged.
 """
 
@@ -21,7 +21,7 @@ def main(lock: Path, ranges: Path) -> None:
     if "--hash=" not in text:
         _pip("install", "-r", str(ranges))
         return
-    entries = [(_canonical(found[1]), found[0]) for found in _ENTRY.finditer(text)]
+    entries = [(_canonical(match[1]), match[0]) for match in _ENTRY.finditer(text)]
     brought = {_canonical(each.name) for each in distributions()}
     with tempfile.TemporaryDirectory() as name:
         pins, plan, missing = (Path(name) / each for each in ("pins.txt", "plan.json", "missing.txt"))

@@ -27,13 +27,13 @@ _ENTRY = re.compile(r"^([A-Za-z0-9._-]+)(?:\[[^\]]*\])?==(\S+)(?: ; ([^\\]+?))? 
 def main(arguments: list[str]) -> int:
     """Writes or checks all locks."""
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    wanted = {name: requirements(pyproject, *arguments) for name, arguments in LOCKS.items()}
+    required = {name: requirements(pyproject, *arguments) for name, arguments in LOCKS.items()}
     if "--check" not in arguments:
         FOLDER.mkdir(exist_ok=True)
-        for name, lines in wanted.items():
+        for name, lines in required.items():
             (FOLDER / f"{name}.txt").write_text(HEADER + compiled(lines))
         return 0
-    stale = [f"deploy/locks/{name}.txt: {fault}" for name, lines in wanted.items() for fault in faults(FOLDER / f"{name}.txt", lines)]
+    stale = [f"deploy/locks/{name}.txt: {fault}" for name, lines in required.items() for fault in faults(FOLDER / f"{name}.txt", lines)]
     if stale:
         print(*stale, "run `make locks`", sep="\n", file=sys.stderr)
     return 1 if stale else 0
@@ -57,15 +57,15 @@ def faults(file: Path, lines: list[str]) -> list[str]:
     locked: dict[str, list[tuple[str, str]]] = {}
     for name, version, marker in _ENTRY.findall(file.read_text()):
         locked.setdefault(canonicalize_name(name), []).append((version, marker))
-    found = []
+    messages = []
     for line in lines:
-        wanted = Requirement(line)
-        entries = locked.get(canonicalize_name(wanted.name), [])
+        requirement = Requirement(line)
+        entries = locked.get(canonicalize_name(requirement.name), [])
         for python in (OLDEST_PYTHON, "3.13"):
             versions = [version for version, marker in entries if not marker or _holds(marker, python)]
-            if len(versions) != 1 or not wanted.specifier.contains(versions[0], prereleases=True):
-                found.append(f"has {', '.join(versions) or 'nothing'} for {line} on Python {python}")
-    return found
+            if len(versions) != 1 or not requirement.specifier.contains(versions[0], prereleases=True):
+                messages.append(f"has {', '.join(versions) or 'nothing'} for {line} on Python {python}")
+    return messages
 
 
 def _holds(marker: str, python: str) -> bool:

@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> int:
 
 def pages() -> Iterator[tuple[str, str]]:
     """Name and text of each page."""
-    found = {
+    entries = {
         "environment.md": ("Environment variables", "The variables in the environment of a replica and its processes", environment()),
         "trainer-spec.md": ("Trainer spec", "The JSON object in `MUSTER_TRAINER`", trainer_spec()),
         "events.md": ("Events", "What a training process writes to its supervisor, one JSON object a line", events()),
@@ -66,10 +66,10 @@ def pages() -> Iterator[tuple[str, str]]:
     }
     sources = {"causes.md": "muster.explain", "metrics.md": "muster.kubernetes.families"}
     sources |= {"trainingjob.md": "muster.api", "commands.md": "muster.cli", "python.md": "muster.client"}
-    for name, (title, _, text) in found.items():
+    for name, (title, _, text) in entries.items():
         note = NOTE.replace("muster_contract", sources.get(name, "muster_contract"))
         yield name, f"# {title}\n{note}\n{text}"
-    index = table(("page", "subject"), ((f"[{title}]({name})", subject) for name, (title, subject, _) in found.items()))
+    index = table(("page", "subject"), ((f"[{title}]({name})", subject) for name, (title, subject, _) in entries.items()))
     yield "README.md", f"# Reference\n{NOTE}\n{index}"
 
 
@@ -129,7 +129,7 @@ def metrics() -> str:
         ("job", "Each job", each_job),
     )
     intro = (
-        "[Monitoring](../monitoring.md) says how to scrape them. The number of series is limited, whatever tenants do: "
+        "[Monitoring](../monitoring.md) describes how to scrape them. The number of series is limited, whatever tenants do: "
         f"`muster_jobs` counts the jobs of the {MOST_NAMESPACES} largest namespaces by namespace and all others together, and "
         f"`muster_unreadable_objects` names at most {MOST_UNREADABLE} objects. The usual `process_*` metrics are there as well."
     )

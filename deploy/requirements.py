@@ -50,8 +50,8 @@ def requirements(pyproject: dict, image: str, framework: str = "", distribution:
         return [*project["dependencies"], *extras["cluster"], *extras["report"], *extras["history"]]
     supervisor = [each for each in project["dependencies"] if _name(each) in SUPERVISOR]
     first, *others = extras[_checked(framework)]
-    wanted = distribution or _locks_of(framework)[0][1]
-    package = [] if wanted == BASE else [first.replace(_name(first), wanted, 1)]
+    package_name = distribution or _locks_of(framework)[0][1]
+    package = [] if package_name == BASE else [first.replace(_name(first), package_name, 1)]
     return [*supervisor, *package, *others, *(each for extra in STORAGE for each in extras[extra])]
 
 
@@ -62,8 +62,8 @@ def lock(image: str, framework: str = "", distribution: str = "") -> str:
         locks = _locks_of(_checked(framework))
         named = [name for name, of in locks if of == (distribution or locks[0][1])]
         if not named:
-            found = " or ".join(of for _, of in locks)
-            raise LookupError(f"deploy/locks has no lock for {distribution}: build with --build-arg LOCKED=false, or take {found}")
+            available = " or ".join(of for _, of in locks)
+            raise LookupError(f"deploy/locks has no lock for {distribution}: build with --build-arg LOCKED=false, or take {available}")
         name = named[0]
     return f"--require-hashes\n{(Path('deploy/locks') / f'{name}.txt').read_text()}"
 

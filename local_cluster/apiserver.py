@@ -1,7 +1,7 @@
 """etcd and kube-apiserver alone, on loopback. They are enough for everything that admission decides. They are ready in seconds, and leave
 no trace.
 
-The scheduler and the controller manager run only if the caller wants them. No node runs. The caller is cluster-admin by a token. The API
+The scheduler and the controller manager run only if the caller requests them. No node runs. The caller is cluster-admin by a token. The API
 server makes its own certificate, and the kubeconfig trusts only that certificate.
 """
 

@@ -41,7 +41,7 @@ def up(places: Places, *, workers: int = DEFAULT_WORKERS, own_image: bool = Fals
         own_image: whether to build the node image even if kind's own could be pulled.
 
     Raises:
-        ClusterError: there can be no cluster. The message says why and what to do.
+        ClusterError: there can be no cluster. The message has the cause and the remedy.
     """
     named = Cluster.named_by_environment(places)
     if named is not None:

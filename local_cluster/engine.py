@@ -69,7 +69,7 @@ def ensure(places: Places) -> Engine:
     """An engine that answers. If there is none, installs and starts one.
 
     Raises:
-        ClusterError: there is none, and this machine does not allow one. The message says what to do.
+        ClusterError: there is none, and this machine does not allow one. The message has the remedy.
     """
     return running() or _start(places)
 
@@ -157,8 +157,8 @@ def _runtime() -> list[str]:
 def _ensure_network(engine: Engine) -> None:
     """Creates the network that kind uses. Its bridge has a fixed name and no way out of the machine."""
     if not succeeds(["docker", "network", "inspect", NETWORK], 30, env=engine.environment):
-        taken = run(["ip", "-4", "route"], 30)
-        subnet = next((each for each in SUBNETS if each.rpartition(".")[0] not in taken), None)
+        routes = run(["ip", "-4", "route"], 30)
+        subnet = next((each for each in SUBNETS if each.rpartition(".")[0] not in routes), None)
         if subnet is None:
             raise ClusterError(f"this machine has routes to all of {', '.join(SUBNETS)}: remove one, the cluster needs a subnet of its own")
         engine.docker("network", "create", "--subnet", subnet, "--opt", f"com.docker.network.bridge.name={BRIDGE}", NETWORK)

@@ -1,4 +1,4 @@
-"""Errors of the creation of a cluster. Every message says what to do."""
+"""Errors of the creation of a cluster. Every message has the remedy."""
 
 
 class ClusterError(Exception):

@@ -32,7 +32,7 @@ def require_linux_root(what: str) -> None:
     if platform.system() != "Linux":
         raise ClusterError(f"{what} needs Linux: {instead}")
     if os.geteuid() != 0:
-        raise ClusterError(f"{what} needs root: say `sudo -E make cluster`, {instead}")
+        raise ClusterError(f"{what} needs root: run `sudo -E make cluster`, {instead}")
 
 
 def debian_mirror(etc: Path = Path("/etc/apt")) -> str:

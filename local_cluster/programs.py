@@ -93,8 +93,8 @@ class Programs:
             MissingError: a program must be built, and there is no Go.
             CommandFailedError: a build failed.
         """
-        wanted = set(names)
-        missing = [(source, [name for name in source.packages if name in wanted and not self._current(source, name)]) for source in SOURCES]
+        chosen = set(names)
+        missing = [(source, [name for name in source.packages if name in chosen and not self._current(source, name)]) for source in SOURCES]
         work = [(source, names) for source, names in missing if names]
         if not work:
             return

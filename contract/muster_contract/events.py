@@ -62,7 +62,7 @@ class Activity(StrEnum):
 
 
 class CommitReason(StrEnum):
-    """Why a checkpoint was saved. A reason that this version does not know is read as `PERIODIC`."""
+    """Why a checkpoint was saved. A reason that is unknown to this version is read as `PERIODIC`."""
 
     PERIODIC = "Periodic"
     """`checkpoint.everySteps` or `everySeconds` was due."""
@@ -80,7 +80,7 @@ class CommitReason(StrEnum):
 
 
 def commit_reason_of(value: object) -> object:
-    """The value of a reason that this version knows, for any text."""
+    """The value of a `CommitReason`, for any text."""
     return value if not isinstance(value, str) or value in set(CommitReason) else CommitReason.PERIODIC.value
 
 
@@ -120,9 +120,9 @@ def event(name: str, what: str | None = None) -> Callable[[type[_T]], type[_T]]:
 
     def decorate(cls: type[_T]) -> type[_T]:
         cls.event, cls.what = name, what
-        made = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
-        EVENTS[f"{name} {what}" if what else name] = made
-        return made
+        event_class = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+        EVENTS[f"{name} {what}" if what else name] = event_class
+        return event_class
 
     return decorate
 
@@ -257,7 +257,7 @@ class Save(Event):
     """A commit event, with or without a step. Without one it shows that the program saved and how long it took, but not which step."""
 
     path: str = _text(default="", cut=LINE, doc="Name of the checkpoint.")
-    seconds: float | None = _seconds(default=None, doc="Seconds from the beginning of the save until all ranks know of the commit.")
+    seconds: float | None = _seconds(default=None, doc="Seconds from the beginning of the save until all ranks have confirmed the commit.")
     blocked_seconds: float | None = _seconds(default=None, doc="Of `seconds`, those in which training waited. Absent: all of them.")
     interval_seconds: float | None = _seconds(default=None, doc="Seconds from one save to the next, if the trainer chose them.")
     bytes: int | None = _step(default=None, doc="Size of the checkpoint.")

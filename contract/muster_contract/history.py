@@ -19,7 +19,7 @@ LOG = "log.txt"
 EVENTS = "events.jsonl"
 RECORD = "replica.json"
 
-ATTEMPTS_KEPT = 10
+STORED_ATTEMPTS = 10
 """The number of attempts whose history is stored. The status of a job has as many."""
 LOG_LINES = 200
 LOG_LINE = 1000

@@ -98,7 +98,7 @@ Source = HubSource | BucketSource
 
 
 def parse_source(text: str) -> Source:
-    """The parts of `hf://...` or `s3://...`. Raises ValueError, whose message says what to write."""
+    """The parts of `hf://...` or `s3://...`. Raises ValueError, whose message has the remedy."""
     if len(text) > MAX_SOURCE or not re.fullmatch(INPUT_SOURCE, text):
         raise ValueError(f"{INPUT_SOURCE_MESSAGE}, not {text!r:.120}")
     scheme, _, rest = text.partition("://")

@@ -8,7 +8,7 @@ from muster_contract.wire import document, wire_field
 
 
 class NoticeReason(StrEnum):
-    """Why a notice was sent. A reason that this version does not know, such as one of a newer trainer image, is read as `NOTICE`."""
+    """Why a notice was sent. A reason that is unknown to this version, such as one of a newer trainer image, is read as `NOTICE`."""
 
     description: str
     is_warning: bool
@@ -44,7 +44,7 @@ class NoticeReason(StrEnum):
 
 
 def reason_of(value: object) -> object:
-    """The value of a reason that this version knows, for any text."""
+    """The value of a `NoticeReason`, for any text."""
     return NoticeReason(value).value if isinstance(value, str) else value
 
 

@@ -95,8 +95,8 @@ class TrainerSpec:
     def __post_init__(self) -> None:
         named = [name for name in ENTRY_POINTS if getattr(self, name) is not None]
         if len(named) != 1:
-            found = " and ".join(named) or "none"
-            raise WireError(f"exactly one of {', '.join(ENTRY_POINTS)} is needed, found {found}")
+            choice = " and ".join(named) or "none"
+            raise WireError(f"exactly one of {', '.join(ENTRY_POINTS)} is needed, found {choice}")
 
     @property
     def entry_point(self) -> EntryPoint:

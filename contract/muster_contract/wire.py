@@ -221,10 +221,10 @@ def _document(cls: type) -> _Decoder:
         values.update(defaults)
         wire_name = ""
         try:
-            for wire_name, found in value.items():
-                if found is not None and wire_name in decoders:
+            for wire_name, content in value.items():
+                if content is not None and wire_name in decoders:
                     name, decoder = decoders[wire_name]
-                    values[name] = decoder(found)
+                    values[name] = decoder(content)
             for plan in required:
                 if value.get(wire_name := plan.wire_name) is None:
                     values[plan.name] = plan.decode(None)
@@ -392,6 +392,6 @@ _repr = reprlib.Repr()
 _repr.maxstring = _repr.maxother = 80
 
 
-def _mismatch(needed: str, found: object) -> WireError:
-    shown = "nothing" if found is None else _repr.repr(found)[:80]
-    return WireError(f"{needed} is needed, found {shown}")
+def _mismatch(expected: str, actual: object) -> WireError:
+    shown = "nothing" if actual is None else _repr.repr(actual)[:80]
+    return WireError(f"{expected} is needed, found {shown}")

@@ -45,18 +45,18 @@ IMAGES = {
 BUILD_TIMEOUT = 3600.0
 
 
-def ensure(places: Places, engine: Engine, wanted: Iterable[str] = tuple(IMAGES)) -> dict[str, str]:
+def ensure(places: Places, engine: Engine, requested: Iterable[str] = tuple(IMAGES)) -> dict[str, str]:
     """The name with its tag for each requested image. Builds images that the engine lacks, and removes older ones.
 
     Raises:
         ClusterError: a name is unknown, or a build failed.
     """
-    wanted = tuple(wanted)
-    unknown = sorted(set(wanted) - set(IMAGES))
+    requested = tuple(requested)
+    unknown = sorted(set(requested) - set(IMAGES))
     if unknown:
         raise ClusterError(f"no image is called {', '.join(unknown)}; there are {', '.join(IMAGES)}")
     bases = base.ensure(places, engine)
-    return {name: _built(places, engine, name, arguments=IMAGES[name].arguments(bases)) for name in IMAGES if name in wanted}
+    return {name: _built(places, engine, name, arguments=IMAGES[name].arguments(bases)) for name in IMAGES if name in requested}
 
 
 def _built(places: Places, engine: Engine, name: str, *, arguments: dict[str, str]) -> str:

@@ -90,7 +90,7 @@ _MODULES = {
     "muster.client.progress": ("Progress",),
     "muster.client.sync_client": ("Client", "Job"),
 }
-"""The public names, by the module that defines them. The imports above say the same to type checkers; a test compares them."""
+"""The public names, by the module that defines them. The imports above are the same for type checkers; a test compares them."""
 
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

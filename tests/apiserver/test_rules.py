@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from muster.admission.changes import HELD
+from muster.admission.changes import FIXED_WHILE_RUNNING
 from muster.admission.validate import problems
 from muster.api.job import TrainingJob
 from tests.support.api_server.api import JOBS, ApiError, Object
@@ -97,7 +97,7 @@ def test_fields_of_a_started_job_change_only_while_it_is_suspended(jobs: Jobs, s
 
 
 def test_the_roles_of_a_started_job_change_only_while_it_is_suspended(jobs: Jobs) -> None:
-    assert set(HELD) - set(CHANGES) == {"roles.*"}
+    assert set(FIXED_WHILE_RUNNING) - set(CHANGES) == {"roles.*"}
     having(jobs, {**STARTED, "phase": "Running"}, strategy="ParameterServer", roles={"worker": {}, "ps": {}})
     change: Object = {"roles": {"evaluator": {}}}
     assert absent(refused(jobs, change), "spec.roles: ", "suspend: true") == []

@@ -16,9 +16,9 @@ import pytest
 from muster.report.history import ReportError
 from muster.report.recorded import read_recorded
 from muster.report.storage import storage_of
-from muster.ui.sources import GoneJobs
+from muster.ui.sources import DeletedJobs
 from muster_contract.environment import ReplicaEnvironment
-from muster_contract.history import ATTEMPTS_KEPT, MOST_EVENT_BYTES, MOST_RECORD_BYTES
+from muster_contract.history import MOST_EVENT_BYTES, MOST_RECORD_BYTES, STORED_ATTEMPTS
 from muster_trainer.supervisor.history import HistoryWriter
 from tests.support.object_store import BUCKET, object_store
 from tests.support.supervisors import SLEEPS, Coordinator, SupervisorRun
@@ -97,13 +97,13 @@ for _ in range(500):
 
 
 def test_the_newest_attempts_stay(run: SupervisorRun, tmp_path: Path) -> None:
-    older = [f"20261120T111614Z-{attempt:04d}" for attempt in range(ATTEMPTS_KEPT + 2)]
+    older = [f"20261120T111614Z-{attempt:04d}" for attempt in range(STORED_ATTEMPTS + 2)]
     newer = FENCE.format(9)
     for name in (*older, newer, "notes"):
         (tmp_path / "history" / name / "worker-0").mkdir(parents=True)
     assert run.start("", MUSTER_CHECKPOINT_DIR=str(tmp_path)).wait() == 0
     names = sorted(path.name for path in (tmp_path / "history").iterdir())
-    assert names == [*older[-(ATTEMPTS_KEPT - 1) :], FENCE.format(3), newer, "notes"]
+    assert names == [*older[-(STORED_ATTEMPTS - 1) :], FENCE.format(3), newer, "notes"]
 
 
 def test_storage_that_takes_nothing_is_a_line_in_the_log(run: SupervisorRun, tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_the_history_of_a_job_with_s3_storage_is_there_and_muster_reads_it(
 ) -> None:
     with object_store(tmp_path / "s3") as server:
         jobs = server.objects / "runs" / "default"
-        older = [f"20261120T111614Z-{attempt:04d}" for attempt in range(ATTEMPTS_KEPT + 1)]
+        older = [f"20261120T111614Z-{attempt:04d}" for attempt in range(STORED_ATTEMPTS + 1)]
         for name in older:
             (jobs / "job" / "history" / name / "worker-0").mkdir(parents=True)
             (jobs / "job" / "history" / name / "worker-0" / "log.txt").write_text("old")
@@ -149,7 +149,7 @@ def test_the_history_of_a_job_with_s3_storage_is_there_and_muster_reads_it(
         record, events, log = left(jobs / "job", 3)
         assert (record["attempt"], record["lastWords"]["code"], len(events), len(log)) == (3, 0, 3, 200)
         kept = sorted(path.name for path in (jobs / "job" / "history").iterdir() if any(path.rglob("log.txt")))
-        assert kept == [*older[-(ATTEMPTS_KEPT - 1) :], FENCE.format(3)]
+        assert kept == [*older[-(STORED_ATTEMPTS - 1) :], FENCE.format(3)]
 
         large = jobs / "job" / "history" / FENCE.format(3) / "worker-1"
         large.mkdir()
@@ -161,7 +161,7 @@ def test_the_history_of_a_job_with_s3_storage_is_there_and_muster_reads_it(
         recorded = read_recorded(bucket, "default", "job")
         assert [(each.label, each.record.attempt, each.log[-1]) for each in recorded.replicas] == [("worker-0", 3, "line 299")]
         assert sorted(recorded.history.curve) == [1, 2, 3]
-        rows = asyncio.run(GoneJobs(bucket, None).listed(None))
+        rows = asyncio.run(DeletedJobs(bucket, None).listed(None))
         assert [(row.namespace, row.name, row.state) for row in rows] == [("default", "job", "Succeeded")]
         for namespace, name in (("default", "other"), ("default", "../default/job"), ("..", "job"), ("", "default/job")):
             with pytest.raises(ReportError, match="has no history"):

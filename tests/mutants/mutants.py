@@ -87,12 +87,12 @@ def _always(value: Any) -> Callable[[Any], Any]:
 
 
 def _kept_by_a_split_gang(original: Any) -> Any:
-    def kept_pods(status: Any, facts: Any) -> Any:
+    def reused_pods(status: Any, facts: Any) -> Any:
         renamed = {Reason.GANG_REQUEUED: Reason.RESCHEDULED}
         attempts = tuple(replace(each, reason=renamed.get(each.reason, each.reason)) for each in status.attempts)
         return original(replace(status, attempts=attempts), facts)
 
-    return kept_pods
+    return reused_pods
 
 
 def _unsure_without_missing_members(original: Any) -> Any:
@@ -264,7 +264,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "_is_empty",
         _always(True),
     ),
-    _mutant("back-off-ignored", "a crash loop restarts as fast as it can", "state", "is_held_back", _always(False)),
+    _mutant("back-off-ignored", "a crash loop restarts as fast as it can", "state", "is_backing_off", _always(False)),
     _mutant(
         "preemptions-loop",
         "a program that ends as if it was preempted restarts as fast as it can, for ever",
@@ -426,7 +426,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a world with spares gets smaller if a worker is lost, so that the batch of a step changes",
         "transition.spares",
         "next_plan",
-        lambda original: lambda status, facts: original(status, facts).part(in_place.kept_pods(status, facts)),
+        lambda original: lambda status, facts: original(status, facts).part(in_place.reused_pods(status, facts)),
     ),
     _mutant(
         "split-gang-waits",
@@ -439,7 +439,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "split-gang-keeps-pods",
         "a gang that gives its nodes back keeps most of them",
         "transition.in_place",
-        "kept_pods",
+        "reused_pods",
         _kept_by_a_split_gang,
     ),
     _mutant(
@@ -470,10 +470,10 @@ def _any_report(original: Any) -> Any:
 
 
 def _without_lower_limit(original: Any) -> Any:
-    def patience(facts: Any) -> float:
+    def limit_fraction(facts: Any) -> float:
         return float(original(replace(facts, policy=replace(facts.policy, shortest_silence_seconds=0))))
 
-    return patience
+    return limit_fraction
 
 
 def _one_window(original: Any) -> Any:
@@ -578,14 +578,14 @@ BY_UNIT_TESTS: tuple[Mutant, ...] = (
     _unit(
         "regular-reports-ignored",
         "a lost node is noticed after 8 seconds, although 3 would do",
-        "muster.lifecycle.facts.silence:_patience",
+        "muster.lifecycle.facts.silence:_limit_fraction",
         _always(1.0),
         SILENCE,
     ),
     _unit(
         "no-lower-limit-of-silence",
         "a replica whose report comes a second late looks lost",
-        "muster.lifecycle.facts.silence:_patience",
+        "muster.lifecycle.facts.silence:_limit_fraction",
         _without_lower_limit,
         SILENCE,
     ),

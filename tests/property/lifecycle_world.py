@@ -11,7 +11,7 @@ from typing import Any
 
 from muster.api.job import TrainingJob
 from muster.api.spec import CHIEF, EVALUATOR, PS, WORKER
-from muster.api.status import ATTEMPTS_KEPT, AttemptRecord, ConditionType, FailureClass, Phase, Reason, TrainingJobStatus
+from muster.api.status import MAX_ATTEMPT_RECORDS, AttemptRecord, ConditionType, FailureClass, Phase, Reason, TrainingJobStatus
 from muster.control.spans import JOB, spans_between
 from muster.lifecycle.actions import Action, CreateReplica, Decision, DeleteJob, DeleteReplica, EnsureService, LookLive
 from muster.lifecycle.decide import decide
@@ -145,7 +145,7 @@ class World:
     # what the caller sees
 
     def look(self) -> Observed:
-        return Observed(tuple(pod.view for pod in self.pods.values()), live=True, service=self.service, hears=True)
+        return Observed(tuple(pod.view for pod in self.pods.values()), live=True, service=self.service, expects_reports=True)
 
     def cached_look(self, age: int) -> Observed:
         """A look of so many changes ago; beyond history, the empty cache of a caller that has just started. Reports do not come through
@@ -155,7 +155,7 @@ class World:
         views = tuple(
             replace(view, report=now[view.uid].report, reported=now[view.uid].reported) if view.uid in now else view for view in views
         )
-        return Observed(views, live=False, service=self.service, hears=True)
+        return Observed(views, live=False, service=self.service, expects_reports=True)
 
     def cached_job(self, age: int) -> tuple[int, TrainingJob]:
         return self._jobs[-1 - min(age, len(self._jobs) - 1)]
@@ -252,7 +252,7 @@ class World:
         changed = max(world.created_time, *(view.placed or view.created for view in placed), *(view.created for view in waiting))
         before = [record.reason is Reason.GANG_REQUEUED for record in status.attempts[:-1]]
         row = len(before) if all(before) else before[::-1].index(False)
-        longest = POLICY.split_kept_seconds * 2**row
+        longest = POLICY.split_reused_seconds * 2**row
         held = (self.now - changed).total_seconds()
         check(held < longest, "split gang", lambda: f"{len(placed)} pods have held nodes for {held} s, and {len(waiting)} wait")
 
@@ -729,7 +729,7 @@ def check_trace(world: World, new: TrainingJobStatus, observed: Observed) -> Non
 
 def _check_records(world: World, status: TrainingJobStatus) -> None:
     numbers = [record.attempt for record in status.attempts]
-    check(len(numbers) <= ATTEMPTS_KEPT, "records", f"{len(numbers)} records")
+    check(len(numbers) <= MAX_ATTEMPT_RECORDS, "records", f"{len(numbers)} records")
     newest = list(range(max(0, status.attempt + 1 - len(numbers)), status.attempt + 1)) if numbers else []
     check(numbers == newest, "records", f"{numbers} at attempt {status.attempt}")
     successors = [*status.attempts[1:], None] if numbers else []

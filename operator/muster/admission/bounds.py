@@ -33,7 +33,7 @@ Path = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class OutOfBounds:
     """Replaces a part of a raw spec that is out of bounds."""
 
     message: str
@@ -48,10 +48,10 @@ class _Size:
 
 
 def bounded(spec: Any) -> Any:
-    """The raw spec, with a LeftOut instead of each part that exceeds the bounds, alone or together with the parts before it."""
+    """The raw spec, with an OutOfBounds instead of each part that exceeds the bounds, alone or together with the parts before it."""
     room = _Size(MAX_VALUES, MAX_BYTES)
     for path, value in list(_free_parts(spec)):
-        if isinstance(value, LeftOut):
+        if isinstance(value, OutOfBounds):
             continue
         size = _measured(value, room)
         if isinstance(size, _Size):
@@ -61,24 +61,24 @@ def bounded(spec: Any) -> Any:
     return spec
 
 
-def left_out(spec: Any) -> list[Problem]:
+def bound_problems(spec: Any) -> list[Problem]:
     """The problems of the parts that `bounded` has replaced."""
-    return [Problem(".".join(("spec", *path)), value.message) for path, value in _free_parts(spec) if isinstance(value, LeftOut)]
+    return [Problem(".".join(("spec", *path)), value.message) for path, value in _free_parts(spec) if isinstance(value, OutOfBounds)]
 
 
-def _measured(value: Any, room: _Size) -> _Size | LeftOut:
+def _measured(value: Any, room: _Size) -> _Size | OutOfBounds:
     """The size of a part, or the reason why it does not fit into `room`. Visits no more values than fit."""
     level, values = [value], 1
     for _ in range(MAX_DEPTH):
         inside = list(islice(chain.from_iterable(map(_inside, level)), max(0, room.values - values) + 1))
         values += len(inside)
         if values > room.values:
-            return LeftOut(_TOO_MANY)
+            return OutOfBounds(_TOO_MANY)
         level = [each for each in inside if isinstance(each, dict | list)]
     if level:
-        return LeftOut(_TOO_DEEP)
+        return OutOfBounds(_TOO_DEEP)
     size = len(json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode(errors="surrogatepass"))
-    return _Size(values, size) if size <= room.bytes else LeftOut(_TOO_LARGE)
+    return _Size(values, size) if size <= room.bytes else OutOfBounds(_TOO_LARGE)
 
 
 def _inside(value: Any) -> Iterable[Any]:

@@ -21,29 +21,29 @@ Validation = dict[str, str]
 
 def validations() -> dict[Part, list[Validation]]:
     """The CEL rules by the path of the part of the job that has them. `*` means each entry of a mapping or list."""
-    found: dict[Part, list[Validation]] = {}
+    by_part: dict[Part, list[Validation]] = {}
     for rule in rules_for_all(RESERVED_BUILT_IN):
-        found.setdefault(rule.part, []).append(_validation(rule, rule.condition.cel("self")))
+        by_part.setdefault(rule.part, []).append(_validation(rule, rule.condition.cel("self")))
     for rule, names in _by_strategies().values():
         condition = rule.condition.cel("self")
         if len(names) < len(BUILT_IN):
             condition = f"{condition} || !(self.strategy in {literals(names)})"
-        found.setdefault(rule.part, []).append(_validation(rule, condition))
+        by_part.setdefault(rule.part, []).append(_validation(rule, condition))
     for name in NEVER:
         message = f"{name}: cannot be changed; delete the job and apply it again"
-        found.setdefault((*SPEC, name), []).append({"rule": "self == oldSelf", "message": message})
-    found[()].append(_scaling())
-    return found
+        by_part.setdefault((*SPEC, name), []).append({"rule": "self == oldSelf", "message": message})
+    by_part[()].append(_scaling())
+    return by_part
 
 
 def _by_strategies() -> dict[tuple[str, str, str], tuple[Rule, list[str]]]:
     """Each rule of a strategy once, with the names of the strategies that have it."""
-    found: dict[tuple[str, str, str], tuple[Rule, list[str]]] = {}
+    entries: dict[tuple[str, str, str], tuple[Rule, list[str]]] = {}
     for strategy in BUILT_IN:
         for rule in rules_for(strategy, BUILT_IN):
             key = (rule.field, rule.condition.cel("self"), rule.message)
-            found.setdefault(key, (rule, []))[1].append(strategy.name)
-    return found
+            entries.setdefault(key, (rule, []))[1].append(strategy.name)
+    return entries
 
 
 def _validation(rule: Rule, condition: str) -> Validation:

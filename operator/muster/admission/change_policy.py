@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from muster.admission.changes import HELD, REMEDY, REPLICAS, ROLE_NAMES
+from muster.admission.changes import FIXED_WHILE_RUNNING, REMEDY, REPLICAS, ROLE_NAMES
 from muster.admission.conditions import literals
 from muster.api.status import Phase
 
@@ -23,7 +23,7 @@ _ROLES = ("object.spec.roles", "oldObject.spec.roles")
 
 def change_policy() -> dict[str, Any]:
     """What the policy's spec has besides its constraints."""
-    same = {field: _same(field) for field in HELD if field != REPLICAS}  # the rule of the definition covers replicas
+    same = {field: _same(field) for field in FIXED_WHILE_RUNNING if field != REPLICAS}  # the rule of the definition covers replicas
     phase = "oldObject.?status.?phase.orValue('')"
     may_change = (
         "object.spec.?suspend.orValue(false) || oldObject.spec.?suspend.orValue(false) || "
@@ -46,8 +46,8 @@ def change_policy() -> dict[str, Any]:
 
 
 def while_it_runs(field: str) -> str:
-    """The message about a field of `HELD` that was changed while the job runs."""
-    return f"cannot be changed while the job runs: {REMEDY}{HELD[field]}"
+    """The message about a field of `FIXED_WHILE_RUNNING` that was changed while the job runs."""
+    return f"cannot be changed while the job runs: {REMEDY}{FIXED_WHILE_RUNNING[field]}"
 
 
 def _path(field: str) -> str:

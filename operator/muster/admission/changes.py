@@ -15,7 +15,7 @@ NEVER = ("strategy", "managedBy")
 ROLE_NAMES = "roles.*"
 REPLICAS = "roles.*.replicas"
 """Fields that cannot change, unless the job is elastic."""
-HELD: Mapping[str, str] = {
+FIXED_WHILE_RUNNING: Mapping[str, str] = {
     "preset": "",
     "trainer": "",
     "options": "",
@@ -42,16 +42,16 @@ REMEDY = "set suspend: true first, or in the same change"
 def changes(old: TrainingJob, new: TrainingJob) -> list[Problem]:
     """The problems of a change. Empty if the change can be accepted."""
     before, after = _document(old), _document(new)
-    found = [
+    problems = [
         Problem(f"spec.{name}", f"cannot be changed from {before[name]}: delete the job and apply it again")
         for name in NEVER
         if before[name] != after[name]
     ]
     if not old.spec.suspend and not new.spec.suspend:
-        for field, addition in HELD.items():
+        for field, addition in FIXED_WHILE_RUNNING.items():
             for path in _changed(before, after, field):
-                found.append(Problem(f"spec.{path}", f"cannot be changed while the job runs: {REMEDY}{addition}"))
-    return found
+                problems.append(Problem(f"spec.{path}", f"cannot be changed while the job runs: {REMEDY}{addition}"))
+    return problems
 
 
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any], field: str) -> Iterator[str]:

@@ -216,7 +216,7 @@ def _combined(keyword: str, one: Schema | None, other: Schema | None) -> Schema 
 
 
 def _at(schema: Schema, path: str, leaf: Schema | None, *, absent: bool) -> Schema | None:
-    """The JSON schema of a part whose field at `path` fits `leaf`. `absent` says whether the field may be absent."""
+    """The JSON schema of a part whose field at `path` fits `leaf`. `absent`: whether the field may be absent."""
     if leaf is None:
         return None
     for name in reversed(path.split(".") if path else ()):

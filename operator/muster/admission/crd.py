@@ -142,8 +142,8 @@ def change_policy_text() -> str:
     return _text(change_policy.change_policy())
 
 
-def _text(made: dict[str, Any]) -> str:
-    return HEADER + yaml.dump(made, sort_keys=False, width=140, allow_unicode=True, Dumper=_PlainDumper)
+def _text(definition: dict[str, Any]) -> str:
+    return HEADER + yaml.dump(definition, sort_keys=False, width=140, allow_unicode=True, Dumper=_PlainDumper)
 
 
 def main(arguments: list[str]) -> int:

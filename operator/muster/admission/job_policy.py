@@ -192,8 +192,8 @@ def _allows(allowed: Sequence[str], name: Any) -> bool:
     return ANY in allowed or name in allowed
 
 
-def _listed(allowed: Sequence[str], what: str) -> str:
-    return listed(allowed, "or") if allowed else f"no {what}"
+def _listed(allowed: Sequence[str], plural: str) -> str:
+    return listed(allowed, "or") if allowed else f"no {plural}"
 
 
 def _items(value: Mapping[str, Any], key: str, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -84,15 +84,15 @@ def _metadata() -> Schema:
 
 def _rules(strategies: Sequence[Strategy]) -> list[tuple[Rule, list[str]]]:
     """Each rule with the names of the strategies that it is for. No names: it is for all."""
-    found: dict[tuple[Part, str, str, str], tuple[Rule, list[str]]] = {}
+    entries: dict[tuple[Part, str, str, str], tuple[Rule, list[str]]] = {}
     for strategy in strategies:
         for rule in rules_for(strategy, strategies):
             key = (rule.part, rule.field, rule.condition.cel("self"), rule.message)
-            found.setdefault(key, (rule, []))[1].append(strategy.name)
+            entries.setdefault(key, (rule, []))[1].append(strategy.name)
     reserved = RESERVED_BUILT_IN.union(*(strategy.reserved_variables for strategy in strategies))
     return [
         *((rule, []) for rule in rules_for_all(reserved)),
-        *((rule, names if len(names) < len(strategies) else []) for rule, names in found.values()),
+        *((rule, names if len(names) < len(strategies) else []) for rule, names in entries.values()),
     ]
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from muster.admission.bounds import bounded, left_out
+from muster.admission.bounds import bound_problems, bounded
 from muster.admission.rules import IMAGE, IMAGE_MESSAGE, rules_for_all, violations
 from muster.admission.template import template_problems
 from muster.api.preset import TrainingPreset
@@ -24,21 +24,21 @@ _RULES = [rule for rule in rules_for_all(RESERVED_BUILT_IN) if rule.part[:4] == 
 def preset_problems(preset: TrainingPreset) -> list[Problem]:
     """All problems of a preset with correct types. The same rules hold for its templates as for those of a job."""
     name, spec = preset.metadata.name, preset.spec
-    found = []
+    problems = []
     if not re.fullmatch(PRESET_NAME, name) or len(name) > 63:
-        found.append(Problem("metadata.name", f"must be at most 63 lower-case letters, digits, '-' and '.', not {name!r:.80}"))
+        problems.append(Problem("metadata.name", f"must be at most 63 lower-case letters, digits, '-' and '.', not {name!r:.80}"))
     for framework, image in spec.images.items():
         if not re.fullmatch(IMAGE, image):
-            found.append(Problem(f"spec.images.{framework}", f"{IMAGE_MESSAGE}, not {image!r:.80}"))
-    found += _template_problems(spec.template, "spec.template")
-    for role, given in spec.roles.items():
-        found += _template_problems(given.template, f"spec.roles.{role}.template")
-    return found
+            problems.append(Problem(f"spec.images.{framework}", f"{IMAGE_MESSAGE}, not {image!r:.80}"))
+    problems += _template_problems(spec.template, "spec.template")
+    for role, defaults in spec.roles.items():
+        problems += _template_problems(defaults.template, f"spec.roles.{role}.template")
+    return problems
 
 
 def _template_problems(template: Mapping[str, Any], path: str) -> Iterator[Problem]:
     role = {"template": template}
-    problems = left_out(bounded({"roles": {_ROLE: role}})) or [
+    problems = bound_problems(bounded({"roles": {_ROLE: role}})) or [
         *violations({"spec": {"roles": {_ROLE: role}}}, _RULES),
         *template_problems(_ROLE, template),
     ]

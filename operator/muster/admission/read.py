@@ -117,8 +117,8 @@ def _beside(path: Path) -> str:
         names = [each.name for each in path.parent.iterdir() if each.suffix in (".yaml", ".yml", ".json")]
     except OSError:
         return ": the folder does not exist either" if not path.parent.exists() else ""
-    meant = nearest(path.name, names)
-    return f"; did you mean {path.parent / meant}?" if meant else ""
+    suggestion = nearest(path.name, names)
+    return f"; did you mean {path.parent / suggestion}?" if suggestion else ""
 
 
 def _text(content: bytes, source: str) -> str:

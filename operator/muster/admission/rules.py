@@ -177,9 +177,9 @@ def _checkpoint_rules() -> Iterator[Rule]:
     yield _name_rule("scheduling.topology.pack", rf"({DNS_SUBDOMAIN}/)?{LABEL_NAME}", "a label of nodes, such as kubernetes.io/hostname")
 
 
-def _name_rule(path: str, pattern: str, what: str) -> Rule:
+def _name_rule(path: str, pattern: str, expected: str) -> Rule:
     """A rule for a name in the spec."""
-    return Rule((*SPEC, *path.split(".")), "", matches(pattern), f"must be {what}", shows_value=True)
+    return Rule((*SPEC, *path.split(".")), "", matches(pattern), f"must be {expected}", shows_value=True)
 
 
 def _role_rules(strategy: Strategy) -> Iterator[Rule]:

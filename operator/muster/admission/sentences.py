@@ -91,9 +91,9 @@ def _unknown_field(location: tuple[str | int, ...], root: type[ApiModel]) -> str
     name = str(location[-1])
     parent = _model_at(location[:-1], root)
     names = _field_names(parent) if parent else []
-    meant = nearest(name, names)
+    suggestion = nearest(name, names)
     where = spelled(location[:-1]) or ("a job" if root is TrainingJob else "this file")
-    hint = f"; did you mean {meant}?" if meant else ""
+    hint = f"; did you mean {suggestion}?" if suggestion else ""
     listed = f"{' It' if hint else '; it'} has {', '.join(names)}" if len(names) <= MAX_LISTED else ""
     return f"is no field of {where}{hint}{listed}"
 
@@ -102,16 +102,16 @@ def _missing_field(location: tuple[str | int, ...], root: type[ApiModel]) -> str
     field = _field_at(location, root)
     description = _description(field)
     values = _enum_values(field)
-    what = f"one of {', '.join(values)}" if values else _lower_first(description)
-    return f"is required: {what}" if what else "is required"
+    expected = f"one of {', '.join(values)}" if values else _lower_first(description)
+    return f"is required: {expected}" if expected else "is required"
 
 
 def not_one_of(names: Sequence[str], value: Any) -> str:
     """The sentence about a value that is not one of the `names`."""
-    meant = nearest(value, names) if isinstance(value, str) else None
+    suggestion = nearest(value, names) if isinstance(value, str) else None
     if len(names) == 1:
         return f"must be {names[0]}, not {shown(value)}"
-    hint = f"; did you mean {meant}?" if meant else ""
+    hint = f"; did you mean {suggestion}?" if suggestion else ""
     return f"must be one of {', '.join(names)}, not {shown(value)}{hint}"
 
 

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 Schema = dict[str, Any]
 
 OPEN_ENUMS = frozenset({"Reason", "ConditionType"})
-"""Enums of the status that stay plain text: a newer operator may write values that an older CRD does not know."""
+"""Enums of the status that stay plain text: a newer operator may write values that an older CRD does not list."""
 
 _COPIED = (
     "description",
@@ -36,7 +36,7 @@ _COPIED = (
 def structural_schema(model: type[Any], *, defaults: bool) -> Schema:
     """The schema of a type with all references written out.
 
-    `defaults` says whether the schema has constant defaults. A part whose fields all have defaults gets the default `{}`, so that the
+    `defaults`: whether the schema has constant defaults. A part whose fields all have defaults gets the default `{}`, so that the
     server fills in its fields. Absent optional fields stay absent.
     """
     whole = TypeAdapter(model).json_schema(by_alias=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from muster.admission.bounds import bounded, left_out
+from muster.admission.bounds import bound_problems, bounded
 from muster.admission.rules import DNS_LABEL, Rule, rules_for, rules_for_all, violations
 from muster.admission.sentences import not_one_of
 from muster.admission.template import template_problems
@@ -86,7 +86,7 @@ def _bounds_problems(spec: TrainingJobSpec) -> Iterable[Problem]:
         name: {"template": role.template, "resources": {"limits": role.resources.limits, "requests": role.resources.requests}}
         for name, role in spec.roles.items()
     }
-    return left_out(bounded({"trainer": trainer, "roles": roles}))
+    return bound_problems(bounded({"trainer": trainer, "roles": roles}))
 
 
 def _program_problems(trainer: Trainer) -> Iterable[Problem]:

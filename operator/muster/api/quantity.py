@@ -41,7 +41,7 @@ _PARTS = re.compile(r"(?P<number>.*?)(?P<unit>[KMGTPE]i|[numkMGTPE])?")
 
 def with_more_mib(quantity: Quantity, mib: int) -> str:
     """An amount of memory and so many MiB more, rounded up to whole MiB."""
-    found = _PARTS.fullmatch(str(quantity))
-    assert found is not None
-    amount = Decimal(found["number"]) * _UNITS[found["unit"] or ""]
+    match = _PARTS.fullmatch(str(quantity))
+    assert match is not None
+    amount = Decimal(match["number"]) * _UNITS[match["unit"] or ""]
     return f"{ceil(amount / _MIB) + mib}Mi"

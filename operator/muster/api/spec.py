@@ -20,7 +20,7 @@ from muster_contract.inputs import MAX_INPUTS, MAX_SOURCE
 from muster_contract.options import MAX_DEVICE_NAME, MAX_REPLICAS
 from muster_contract.wire import decode, fields_of
 
-DISABLED_NEEDS_COMMAND = "Disabled starts nothing but a command: write command, or supervisor: Auto"
+DISABLED_NEEDS_COMMAND = "Disabled supports only command: write command, or supervisor: Auto"
 """The message for `trainer.supervisor`. Both the checks and the renderer use it."""
 
 MAX_GRACE_SECONDS = 86400
@@ -175,7 +175,7 @@ class Trainer(ApiModel):
     supervisor: SupervisorMode = Field(
         default=SupervisorMode.AUTO,
         description="Auto: a supervisor starts the processes, reports what they do, and restarts them, in any image. Disabled: the "
-        "container runs the command itself. Muster then sees only whether the container runs and how it exits.",
+        "container runs the command itself. Only whether the container runs and its exit code are then visible.",
     )
 
     @property
@@ -227,8 +227,8 @@ class Role(ApiModel):
         default=None,
         min_length=1,
         max_length=MAX_RESOURCE_CLAIMS,
-        description="Devices from ResourceClaims for the training container of each replica. Muster does not know how many devices they "
-        "have, so processesPerReplica says how many processes each replica starts. A local run ignores them.",
+        description="Devices from ResourceClaims for the training container of each replica. The number of these devices is unknown, "
+        "so processesPerReplica is the number of processes in each replica. A local run ignores them.",
     )
     template: dict[str, Any] = Field(
         default_factory=dict,
@@ -532,7 +532,7 @@ class TrainingJobSpec(ApiModel):
     strategy: StrategyName = Field(
         max_length=63,
         pattern=r"^[A-Za-z][A-Za-z0-9]*$",
-        description="Name of the strategy, which says how the training is distributed. Immutable.",
+        description="Name of the strategy, which determines how the training is distributed. Immutable.",
     )
     preset: str | None = Field(
         default=None,
@@ -545,8 +545,8 @@ class TrainingJobSpec(ApiModel):
     roles: dict[RoleKey, Role] = Field(
         default_factory=dict,
         max_length=MAX_ROLES,
-        description="The groups of pods by name, such as worker. The strategy says which roles a job may have. Default: one worker, and "
-        "the roles that the strategy requires.",
+        description="The groups of pods by name, such as worker. The strategy determines which roles a job may have. Default: one worker, "
+        "and the roles that the strategy requires.",
     )
     options: Options = Field(default_factory=Options, description="Options of the strategy. Options of other strategies are refused.")
     batch: Batch = Field(default_factory=Batch, description="The batch of a step.")

@@ -22,8 +22,8 @@ from muster_contract.events import ResumeSource
 from muster_contract.inputs import MAX_INPUTS, MAX_REVISION
 from muster_contract.notices import NoticeReason, notice_of
 
-ATTEMPTS_KEPT = 10
-LEFT_BEHIND_KEPT = 1000
+MAX_ATTEMPT_RECORDS = 10
+MAX_LEFT_BEHIND = 1000
 
 Count = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
@@ -403,7 +403,7 @@ class AttemptRecord(StatusPart):
     reason: Reason | None = None
     """Why the attempt ended."""
     failure_class: Annotated[FailureClass | None, Field(alias="class")] = None
-    """The failure class, which says which budget the failure counts towards."""
+    """The failure class, which determines the budget that the failure counts towards."""
     settled: bool = False
     """Whether reason and class are final. If false, later reports may still change them."""
     replica: str | None = None
@@ -491,7 +491,7 @@ class Straggler(StatusPart):
 
 @dataclass(frozen=True, kw_only=True)
 class GraceStatus(StatusPart):
-    """Whether the grace period was long enough at a stop. It is about the last stop that changed the answer."""
+    """Whether the grace period was long enough at a stop. It is about the last stop that changed the result."""
 
     attempt: Count
     """The attempt that was stopped."""
@@ -544,9 +544,9 @@ class QueueStatus(StatusPart):
     since: Time
     """Since when the job waits in the queue."""
     position: Annotated[int | None, Field(ge=1)] = None
-    """Position in the LocalQueue, from 1. Absent if Kueue does not say it."""
+    """Position in the LocalQueue, from 1. Absent if Kueue does not report it."""
     cluster_queue_position: Annotated[int | None, Field(ge=1)] = None
-    """Position in the ClusterQueue of the LocalQueue, from 1. Absent if Kueue does not say it."""
+    """Position in the ClusterQueue of the LocalQueue, from 1. Absent if Kueue does not report it."""
     summary: str
     """Position and name in short, such as `3 in team-a`."""
 
@@ -591,7 +591,7 @@ class TrainingJobStatus(StatusPart):
     """Number of the current attempt."""
     world: World | None = None
     """World of the current attempt."""
-    left_behind: Annotated[tuple[LeftBehind, ...], Field(max_length=LEFT_BEHIND_KEPT)] = ()
+    left_behind: Annotated[tuple[LeftBehind, ...], Field(max_length=MAX_LEFT_BEHIND)] = ()
     """Pods of older attempts that do not answer and may still exist. Their processes cannot commit, and no world waits for them."""
     workers: str = ""
     """Numbers of running and desired workers, such as 3/4."""
@@ -615,9 +615,9 @@ class TrainingJobStatus(StatusPart):
     """The newest snapshot in memory."""
     restarts: Restarts = Restarts()
     """Restarts by class."""
-    attempts: Annotated[tuple[AttemptRecord, ...], Field(max_length=ATTEMPTS_KEPT)] = ()
+    attempts: Annotated[tuple[AttemptRecord, ...], Field(max_length=MAX_ATTEMPT_RECORDS)] = ()
     """The last ten attempts, oldest first."""
-    avoided_nodes: Annotated[tuple[AvoidedNode, ...], Field(max_length=ATTEMPTS_KEPT)] = ()
+    avoided_nodes: Annotated[tuple[AvoidedNode, ...], Field(max_length=MAX_ATTEMPT_RECORDS)] = ()
     """Nodes on which attempts failed repeatedly, or on which a device failed."""
     stragglers: Annotated[tuple[Straggler, ...], Field(max_length=8)] = ()
     """Ranks that are slower than the others, the first eight."""

@@ -66,11 +66,11 @@ def get(*, names: tuple[str, ...], everywhere: bool, output: str, target: Target
             return [await jobs.get(name) for name in names]
         return await jobs.all(everywhere=everywhere)
 
-    found = on_cluster(target, work)
-    if not found and output == "table":
+    listing = on_cluster(target, work)
+    if not listing and output == "table":
         click.echo("There are no jobs." if everywhere else "There are no jobs in this namespace.", err=True)
         return
-    click.echo(jobs_as(output, found, now=datetime.now(UTC), namespaced=everywhere, single=len(names) == 1), nl=False)
+    click.echo(jobs_as(output, listing, now=datetime.now(UTC), namespaced=everywhere, single=len(names) == 1), nl=False)
 
 
 @click.command()
@@ -78,10 +78,10 @@ def get(*, names: tuple[str, ...], everywhere: bool, output: str, target: Target
 @output_option("text", "json", "yaml", default="text")
 @cluster_options
 def explain(*, name: str, output: str, target: Target) -> None:
-    """Says why a job does not run, is slow or has failed, and what to do, the most likely cause first.
+    """Explains why a job does not run, is slow or has failed, and what to do, the most likely cause first.
 
     It looks at the job's status, its pods, their events, nodes, claims, quotas and network policies, as far as you may read them.
-    The causes that it knows are in docs/reference/causes.md.
+    docs/reference/causes.md lists the causes.
     """
     from muster.client.job_text import document_as
     from muster.client.snapshot import snapshot_of
@@ -103,7 +103,7 @@ def suspend(*, name: str, target: Target) -> None:
     from muster.client.jobs import Jobs
 
     on_cluster(target, lambda connection: Jobs(connection).suspend(name, suspend=True))
-    click.echo(f"{name} is asked to save and stop. Continue with muster resume {name}")
+    click.echo(f"{name} saves and stops. Continue with muster resume {name}")
 
 
 @click.command()

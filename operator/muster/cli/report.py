@@ -84,7 +84,7 @@ def page_of_job(name: str, *, history: str | Path | None, target: tuple[str | No
     """The page of a job on a cluster. If it is deleted, the page of its history."""
     from muster.client.connection import Connection
     from muster.client.errors import NoClusterError, NoJobError
-    from muster.client.views import cluster_view, gone_view
+    from muster.client.views import cluster_view, deleted_job_view
     from muster.report.history import ReportError
     from muster.report.job import JobView, job_page
 
@@ -96,7 +96,7 @@ def page_of_job(name: str, *, history: str | Path | None, target: tuple[str | No
         except NoJobError:
             if storage is None:
                 raise
-            return gone_view(storage, connection.namespace, name)
+            return deleted_job_view(storage, connection.namespace, name)
 
     try:
         return job_page(on_cluster(target, view))

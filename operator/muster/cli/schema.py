@@ -7,7 +7,7 @@ import click
 
 @click.command()
 def schema() -> None:
-    """Prints the JSON schema of a job file, for editors and other programs. It knows the strategies that are installed here."""
+    """Prints the JSON schema of a job file, for editors and other programs. It includes the strategies that are installed here."""
     from muster.admission.job_schema import as_text, job_schema
     from muster.strategies.registry import STRATEGIES
 

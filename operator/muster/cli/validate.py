@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.option("-n", "--namespace", help="Namespace instead of the one in the file.")
 @job_file.presets_option
 def validate(*, job: str, namespace: str | None, presets: Path | None) -> None:
-    """Says what is wrong with the job in JOB.YAML (- for standard input), or that it is valid and what world it makes."""
+    """Shows what is wrong with the job in JOB.YAML (- for standard input), or that it is valid and what world it makes."""
     read, _ = job_file.rendered(job, namespace=namespace, presets=presets)
     click.echo(f"{job}: {read.key} is valid: {describe(read.spec)}.")
 

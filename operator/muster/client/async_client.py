@@ -79,14 +79,14 @@ class AsyncJob(ABC):
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> AsyncGenerator[TrainingJob, None]:
         """The job now and after each change, until it has reached the phase `until` or has succeeded. Raises the same errors as wait()."""
-        wanted, clock = _phase(until), asyncio.get_running_loop().time
+        target, clock = _phase(until), asyncio.get_running_loop().time
         deadline = None if timeout is None else clock() + timeout
         job: TrainingJob | None = None
         async with aclosing(self._changes()) as changes:
             while True:
-                left = None if deadline is None else max(0.0, deadline - clock())
+                remaining = None if deadline is None else max(0.0, deadline - clock())
                 try:
-                    job, before = await asyncio.wait_for(anext(changes), left), job
+                    job, before = await asyncio.wait_for(anext(changes), remaining), job
                 except TimeoutError as error:
                     raise self._late(timeout, job) from error
                 if job is None:
@@ -94,7 +94,7 @@ class AsyncJob(ABC):
                         await self.get()  # its error is clearer: it names jobs of similar names
                     raise errors.NoJobError(f"{self.name} was deleted")
                 yield job
-                if is_over(job, wanted):
+                if is_over(job, target):
                     return
 
     @abstractmethod

@@ -43,8 +43,8 @@ class ClusterBackend:
 
     async def jobs(self, *, all_namespaces: bool) -> list[AsyncJob]:
         connection = await self._connected(None)
-        found = [job["metadata"] for job in await Jobs(connection).all(everywhere=all_namespaces)]
-        return [ClusterJob(connection.within(each["namespace"]), each["name"]) for each in found]
+        metadata = [job["metadata"] for job in await Jobs(connection).all(everywhere=all_namespaces)]
+        return [ClusterJob(connection.within(each["namespace"]), each["name"]) for each in metadata]
 
     async def close(self) -> None:
         self._connection = None

@@ -64,14 +64,14 @@ class Connection:
 
     async def items(self, path: str, **query: str) -> list[Object]:
         """All objects of a list, page by page."""
-        found: list[Object] = []
+        items: list[Object] = []
         more = ""
         while True:
             page = await self.get(path, limit="500", **query, **({"continue": more} if more else {}))
-            found += page.get("items") or []
+            items += page.get("items") or []
             more = (page.get("metadata") or {}).get("continue") or ""
             if not more:
-                return found
+                return items
 
     async def create(self, path: str, body: Object, **query: str) -> Object:
         """Creates the object. The API server refuses unknown fields."""
@@ -87,7 +87,7 @@ class Connection:
         return bool((answer.get("status") or {}).get("allowed"))
 
     async def user_name(self) -> str:
-        """The name of the user at the API server. Raises NoRightsError if the API server does not know the user."""
+        """The name of the user at the API server. Raises NoRightsError if the API server cannot authenticate the user."""
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
         answer = await self._object("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body=body)
         return printable(str(((answer.get("status") or {}).get("userInfo") or {}).get("username") or ""))

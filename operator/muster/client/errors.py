@@ -1,4 +1,4 @@
-"""Errors of the commands on a cluster and of the Python client. Each has an exit code and a message of one line that says what to do."""
+"""Errors of the commands on a cluster and of the Python client. Each has an exit code and a message of one line with the remedy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class NoClusterError(ClientError):
 
 
 class NoRightsError(ClientError):
-    """The API server does not know the user, or refuses the request for lack of rights."""
+    """The API server cannot authenticate the user, or refuses the request for lack of rights."""
 
     code = 4
 

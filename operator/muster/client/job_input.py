@@ -34,32 +34,32 @@ def job(name: str, *, namespace: str | None = None, labels: Mapping[str, str] | 
     except ValidationError as error:
         raise InvalidJobError([problem_of(detail) for detail in error.errors(include_url=False)]) from None
     unplain = _unplain(built)
-    if found := [unplain] if unplain else problems(built):
-        raise InvalidJobError(found)
+    if faults := [unplain] if unplain else problems(built):
+        raise InvalidJobError(faults)
     return built
 
 
-def checked(given: JobInput) -> tuple[TrainingJob, Path | None]:
+def checked(job: JobInput) -> tuple[TrainingJob, Path | None]:
     """The job and, if it was given as a path, its file. Raises InvalidJobError with all problems, as `muster validate` shows them."""
-    if isinstance(given, TrainingJob):
-        return check_job(data_of(given), source=given.metadata.name), None
-    if isinstance(given, Mapping):
-        return check_job(dict(given), source="the job"), None
-    return read_job(Path(given)), Path(given)
+    if isinstance(job, TrainingJob):
+        return check_job(data_of(job), source=job.metadata.name), None
+    if isinstance(job, Mapping):
+        return check_job(dict(job), source="the job"), None
+    return read_job(Path(job)), Path(job)
 
 
-def data_of(given: TrainingJob) -> dict[str, Any]:
+def data_of(job: TrainingJob) -> dict[str, Any]:
     """The fields that the user has set, with the names of a job file. Defaults are omitted, so that those of the cluster apply."""
-    if problem := _unplain(given):
-        raise InvalidJobFileError(given.metadata.name, [problem])
-    written = given.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True, exclude={"status"})
+    if problem := _unplain(job):
+        raise InvalidJobFileError(job.metadata.name, [problem])
+    written = job.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True, exclude={"status"})
     return {**written, "apiVersion": API_VERSION, "kind": KIND}
 
 
-def _unplain(given: TrainingJob) -> Problem | None:
+def _unplain(job: TrainingJob) -> Problem | None:
     """The problem of a free field, if its value has no form in JSON. A job file has no such values, but Python has many."""
-    free = {"spec.trainer.config": given.spec.trainer.config}
-    free |= {f"spec.roles.{name}.template": role.template for name, role in given.spec.roles.items()}
+    free = {"spec.trainer.config": job.spec.trainer.config}
+    free |= {f"spec.roles.{name}.template": role.template for name, role in job.spec.roles.items()}
     for field, value in free.items():
         try:
             json.dumps(value, allow_nan=False)

@@ -101,7 +101,7 @@ class Jobs:
         if code is not None:
             await self.connection.patch(code, {"metadata": {"ownerReferences": None}})
         await self.delete(name, uid=uid)
-        created = await self._create_once_gone(manifest, uid=uid)
+        created = await self._create_after_deletion(manifest, uid=uid)
         if code is not None:
             owner = {"apiVersion": API_VERSION, "kind": KIND, "name": name, "uid": created["metadata"]["uid"]}
             await self.connection.patch(code, {"metadata": {"ownerReferences": [owner]}})
@@ -119,12 +119,12 @@ class Jobs:
             return None
         return path if any(owner.get("uid") == job["metadata"]["uid"] for owner in owners) else None
 
-    async def _create_once_gone(self, manifest: Object, *, uid: str) -> Object:
+    async def _create_after_deletion(self, manifest: Object, *, uid: str) -> Object:
         """Retries while the API server does not answer, because after the deletion the job exists nowhere else."""
         began = time.monotonic()
         while True:
             try:
-                await self._wait_gone(manifest["metadata"]["name"], uid=uid)
+                await self._wait_deleted(manifest["metadata"]["name"], uid=uid)
                 return await self.create(manifest)
             except errors.NoClusterError:
                 if time.monotonic() - began > WAIT_SECONDS:
@@ -134,8 +134,8 @@ class Jobs:
     async def pods(self, job: Object) -> list[Object]:
         """The pods of the job, and of no earlier job of its name, by name."""
         selector = f"{JOB_NAME_LABEL}={job['metadata']['name']},{JOB_UID_LABEL}={job['metadata']['uid']}"
-        found = await self.connection.items(f"/api/v1/namespaces/{self.namespace}/pods", labelSelector=selector)
-        return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
+        pods = await self.connection.items(f"/api/v1/namespaces/{self.namespace}/pods", labelSelector=selector)
+        return sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))
 
     async def changes(self, name: str) -> AsyncGenerator[Object | None, None]:
         """Yields the job now and after each change, and None once it is deleted.
@@ -185,7 +185,7 @@ class Jobs:
                 f"{name} has not stopped after {WAIT_SECONDS:.0f} s: see muster explain {name}, then muster resume {name}"
             ) from None
 
-    async def _wait_gone(self, name: str, *, uid: str) -> None:
+    async def _wait_deleted(self, name: str, *, uid: str) -> None:
         try:
             async with asyncio.timeout(WAIT_SECONDS):
                 while True:

@@ -90,8 +90,8 @@ def span_of(job: Object, attempt: int) -> tuple[str, str]:
     """
     records = {record["attempt"]: record for record in (job.get("status") or {}).get("attempts") or ()}
     if attempt not in records:
-        known = ", ".join(map(str, sorted(records))) or "none yet"
-        raise errors.RefusedError(f"{job['metadata']['name']}: the status has no attempt {attempt}; it has {known}")
+        available = ", ".join(map(str, sorted(records))) or "none yet"
+        raise errors.RefusedError(f"{job['metadata']['name']}: the status has no attempt {attempt}; it has {available}")
     start = line_of(records[attempt]["startTime"], replica="").time if attempt > min(records) else FIRST
     following = records.get(attempt + 1)
     return start, line_of(following["startTime"], replica="").time if following else LAST

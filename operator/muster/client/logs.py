@@ -18,7 +18,7 @@ from muster_contract.text import printable
 
 AT_ONCE = 16
 """How many logs are read at the same time."""
-HOLD_SECONDS = 0.3
+BUFFER_SECONDS = 0.3
 """How long a line waits for earlier lines of other replicas, in seconds."""
 POLL_SECONDS = 1.0
 Print = Callable[[str], None]
@@ -33,14 +33,14 @@ async def logs_of(connection: Connection, job: Object, selection: Selection, *, 
         raise errors.RefusedError(f"{job['metadata']['name']} has no such pods, or they have not started: see muster explain")
     turns = asyncio.Semaphore(AT_ONCE)
     each = await asyncio.gather(*(_log(connection, pod, turns, tail=tail if selection.attempt is None else None) for pod in pods))
-    wanted = [[line for line in lines if begin <= line.time < end] for lines in each]
-    return list(merged(lines[-tail:] if tail is not None else lines for lines in wanted))
+    selected = [[line for line in lines if begin <= line.time < end] for lines in each]
+    return list(merged(lines[-tail:] if tail is not None else lines for lines in selected))
 
 
 async def _log(
     connection: Connection, pod: Object, turns: asyncio.Semaphore, *, tail: int | None, most_bytes: int | None = None
 ) -> list[Line]:
-    """The lines of one pod. If the node does not answer, or the container never started, a line says so."""
+    """The lines of one pod. If the node does not answer, or the container never started, a line reports that."""
     query = {"container": TRAINER_CONTAINER, "timestamps": "true", **({} if tail is None else {"tailLines": str(tail)})}
     if most_bytes is not None:
         query["limitBytes"] = str(most_bytes)
@@ -58,7 +58,7 @@ async def _log(
 
 
 async def tails_of(connection: Connection, pods: Sequence[Object], *, lines: int, most_bytes: int) -> list[tuple[str, list[Line]]]:
-    """The replica and the last lines of each pod that has started. If a log cannot be read, a line says so."""
+    """The replica and the last lines of each pod that has started. If a log cannot be read, a line reports that."""
     turns = asyncio.Semaphore(AT_ONCE)
     started = [pod for pod in pods if not is_pending(pod)]
 
@@ -69,7 +69,7 @@ async def tails_of(connection: Connection, pods: Sequence[Object], *, lines: int
             return [Line(FIRST, label_of(pod), f"(the log cannot be read: {error})")]
 
     each = await asyncio.gather(*(tail(pod) for pod in started))
-    return [(label_of(pod), found[-lines:]) for pod, found in zip(started, each, strict=True)]
+    return [(label_of(pod), log_lines[-lines:]) for pod, log_lines in zip(started, each, strict=True)]
 
 
 class Follower:
@@ -84,7 +84,7 @@ class Follower:
         self._name = name
         self._selection = selection
         self._show, self._note = show, note
-        self._held: list[tuple[Line, int, float]] = []
+        self._buffer: list[tuple[Line, int, float]] = []
         self._count = 0
         self._shown = ""
 
@@ -95,7 +95,7 @@ class Follower:
             async with asyncio.TaskGroup() as group:
                 printing = group.create_task(self._print())
                 await self._follow_pods(group)
-                await asyncio.sleep(HOLD_SECONDS)
+                await asyncio.sleep(BUFFER_SECONDS)
                 printing.cancel()
         except ExceptionGroup as group_error:
             raise _first(group_error) from group_error
@@ -109,11 +109,11 @@ class Follower:
                 job = await self._jobs.get(self._name)
                 pods = self._selection.pods(await self._jobs.pods(job))
             except errors.NoClusterError as error:
-                self._say(str(error))
+                self._notify(str(error))
                 await asyncio.sleep(POLL_SECONDS)
                 continue
             except errors.NoJobError:
-                self._say(f"{self._name} was deleted")
+                self._notify(f"{self._name} was deleted")
                 job, pods = {}, []
             for pod in pods:
                 uid = pod["metadata"]["uid"]
@@ -124,7 +124,7 @@ class Follower:
                 await asyncio.gather(*following.values())
                 return
             if not any(is_running(pod) for pod in pods):
-                self._say(f"{self._name} is {status.get('phase') or 'Pending'}: {status.get('message') or 'no pods yet'}")
+                self._notify(f"{self._name} is {status.get('phase') or 'Pending'}: {status.get('message') or 'no pods yet'}")
             await asyncio.sleep(POLL_SECONDS)
 
     async def _follow(self, pod: Object) -> None:
@@ -140,13 +140,13 @@ class Follower:
                     line = line_of(raw.decode(errors="replace"), replica=label)
                     if line.time > since or not line.time:
                         newest = max(newest, line.time)
-                        self._hold(line)
+                        self._add(line)
             except errors.NotFoundError:
                 return
             except errors.NoRightsError:
                 raise
             except errors.ClientError as error:
-                self._say(str(error))
+                self._notify(str(error))
             await asyncio.sleep(POLL_SECONDS)
             if not await self._is_alive(pod):  # false too if another pod has its name by now
                 return
@@ -161,22 +161,22 @@ class Follower:
             return True
         return bool(now["metadata"]["uid"] == metadata["uid"] and (is_running(now) or is_pending(now)))
 
-    def _hold(self, line: Line) -> None:
+    def _add(self, line: Line) -> None:
         self._count += 1
-        heapq.heappush(self._held, (line, self._count, asyncio.get_running_loop().time()))
+        heapq.heappush(self._buffer, (line, self._count, asyncio.get_running_loop().time()))
 
     async def _print(self) -> None:
         while True:
-            await asyncio.sleep(HOLD_SECONDS / 3)
-            self._flush(asyncio.get_running_loop().time() - HOLD_SECONDS)
+            await asyncio.sleep(BUFFER_SECONDS / 3)
+            self._flush(asyncio.get_running_loop().time() - BUFFER_SECONDS)
 
     def _flush(self, until: float) -> None:
         """Shows the lines that have waited long enough, and all earlier ones."""
-        last = max((entry[0] for entry in self._held if entry[2] <= until), default=None)
-        while self._held and last is not None and self._held[0][0] <= last:
-            self._show(shown(heapq.heappop(self._held)[0]))
+        last = max((entry[0] for entry in self._buffer if entry[2] <= until), default=None)
+        while self._buffer and last is not None and self._buffer[0][0] <= last:
+            self._show(shown(heapq.heappop(self._buffer)[0]))
 
-    def _say(self, text: str) -> None:
+    def _notify(self, text: str) -> None:
         if text != self._shown:
             self._shown = text
             self._note(printable(text))

@@ -23,15 +23,15 @@ async def snapshot_of(connection: Connection, name: str) -> Snapshot:
     job = await jobs.get(name)
     core, unreadable = f"/api/v1/namespaces/{connection.namespace}", list[str]()
 
-    async def allowed(what: str, reading: Awaitable[Result]) -> Result | None:
+    async def allowed(label: str, reading: Awaitable[Result]) -> Result | None:
         try:
             return await reading
         except (errors.NoRightsError, errors.NotFoundError, errors.NotInstalledError):
-            unreadable.append(what)
+            unreadable.append(label)
             return None
 
-    async def listed(what: str, path: str) -> list[Object] | None:
-        return await allowed(what, connection.items(path))
+    async def listed(label: str, path: str) -> list[Object] | None:
+        return await allowed(label, connection.items(path))
 
     policies = f"/apis/networking.k8s.io/v1/namespaces/{connection.namespace}/networkpolicies"
     lists = await asyncio.gather(

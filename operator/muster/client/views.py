@@ -93,7 +93,7 @@ async def local_view(folder: Path, name: str, *, history: History | None) -> Job
     )
 
 
-def gone_view(root: Path | Storage, namespace: str, name: str) -> JobView:
+def deleted_job_view(root: Path | Storage, namespace: str, name: str) -> JobView:
     """A job that is gone, from the history beside its checkpoints. Raises ReportError if there is none."""
     recorded = read_recorded(root, namespace, name)
     return JobView(
@@ -122,17 +122,17 @@ def status_points(status: TrainingJobStatus) -> list[Point]:
 
 def _merged(*sources: Iterable[Point]) -> list[Point]:
     """The points by step. If several points have the same step, the first one counts."""
-    found: dict[int, Point] = {}
+    by_step: dict[int, Point] = {}
     for points in sources:
         for point in points:
-            found.setdefault(point.step, point)
-    return [found[step] for step in sorted(found)]
+            by_step.setdefault(point.step, point)
+    return [by_step[step] for step in sorted(by_step)]
 
 
 def _recorded_logs(recorded: Recorded, *, without: Sequence[str]) -> list[Log]:
     attempt = recorded.last[0].record.attempt
-    left = [each for each in recorded.last if each.log and each.label not in without]
-    return [Log(f"{each.label}, attempt {attempt}", each.log) for each in left[:MOST_LOGS]]
+    remaining = [each for each in recorded.last if each.log and each.label not in without]
+    return [Log(f"{each.label}, attempt {attempt}", each.log) for each in remaining[:MOST_LOGS]]
 
 
 def _local_logs(run: Path) -> list[Log]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from muster.admission.bounds import bounded, left_out
+from muster.admission.bounds import bound_problems, bounded
 from muster.admission.changes import changes
 from muster.admission.job_policy import UNLIMITED, JobPolicy, violations
 from muster.admission.sentences import problem_of
@@ -81,7 +81,7 @@ class _Result:
 
 
 class Admission:
-    """Checks each version of a spec once, and again when its preset has changed. Remembers the last valid version of each job."""
+    """Checks each version of a spec once, and again when its preset has changed. Caches the last valid version of each job."""
 
     def __init__(self, images: Images, defaults: JobDefaults, policy: JobPolicy = UNLIMITED, *, presets: Presets | None = None) -> None:
         self._images = images
@@ -181,7 +181,7 @@ class Admission:
 
     def _read_spec(self, raw: Any) -> tuple[TrainingJobSpec | None, list[Problem]]:
         raw = bounded(raw)
-        if errors := left_out(raw):
+        if errors := bound_problems(raw):
             return None, errors
         try:
             spec = TrainingJobSpec.model_validate(raw, by_alias=True, by_name=False)

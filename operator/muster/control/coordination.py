@@ -16,7 +16,7 @@ from time import monotonic
 from aiohttp import web
 
 from muster.control.listener import Listener
-from muster.control.pacing import SHORTEST_WAIT, hold_seconds, interval_seconds
+from muster.control.pacing import SHORTEST_WAIT, interval_seconds, long_poll_seconds
 from muster.control.rate_limits import RateLimits
 from muster.control.reports import Reports
 from muster_contract.reports import MAX_REPORT, Reply, Report
@@ -57,7 +57,7 @@ class Channel:
     limits: RateLimits = field(default_factory=lambda: RateLimits(monotonic))
 
 
-class _Held:
+class _LongPolls:
     """Requests that are answered when their job changes, by the key of the job. Each pod has at most one."""
 
     def __init__(self) -> None:
@@ -67,16 +67,16 @@ class _Held:
         """Waits for a change of the job, and returns whether there was one in time. A newer request of the pod ends the wait."""
         self.end(job, pod_uid)
         change: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        held = self._jobs.setdefault(job, {})
-        held[pod_uid] = change
+        requests = self._jobs.setdefault(job, {})
+        requests[pod_uid] = change
         timer = asyncio.get_running_loop().call_later(seconds, _finish, change, False)
         try:
             return await change
         finally:
             timer.cancel()
-            if held.get(pod_uid) is change:
-                del held[pod_uid]
-            if not held and self._jobs.get(job) is held:
+            if requests.get(pod_uid) is change:
+                del requests[pod_uid]
+            if not requests and self._jobs.get(job) is requests:
                 del self._jobs[job]
 
     def end(self, job: str, pod_uid: str) -> None:
@@ -105,13 +105,13 @@ class CoordinationServer:
         self._channel = channel
         application = web.Application(client_max_size=MAX_REPORT)
         application.router.add_post("/v1/report", self._report)
-        self._held = _Held()
-        application.on_shutdown.append(self._held.end_all)
+        self._long_polls = _LongPolls()
+        application.on_shutdown.append(self._long_polls.end_all)
         self.listener = Listener(application, refused=channel.refused)
 
     def job_changed(self, job: str) -> None:
         """Answers the held reports of the job's pods if their reply has changed."""
-        self._held.changed(job)
+        self._long_polls.changed(job)
 
     async def _report(self, request: web.Request) -> web.Response:
         try:
@@ -143,7 +143,7 @@ class CoordinationServer:
         preferred = _preferred_wait(request)
         if preferred and report.waiting:
             begun = monotonic()
-            reply = await self._reply_with_news(pod_uid, report, reply, until=begun + hold_seconds(preferred, alike))
+            reply = await self._reply_with_news(pod_uid, report, reply, until=begun + long_poll_seconds(preferred, alike))
             interval = max(SHORTEST_WAIT, interval - (monotonic() - begun))
         channel.limits.expect(pod_uid, interval)
         response = web.json_response(encode(replace(reply, interval_seconds=interval)))
@@ -155,7 +155,7 @@ class CoordinationServer:
         """The first reply that lets a waiting supervisor go on. If there is none in time, the newest reply."""
         channel = self._channel
         while not _is_news(reply, report) and (seconds := until - monotonic()) > 0:
-            if not await self._held.wait(channel.job_of(pod_uid), pod_uid, seconds):
+            if not await self._long_polls.wait(channel.job_of(pod_uid), pod_uid, seconds):
                 break
             reply = channel.reply_to(pod_uid, report)
         return reply

@@ -43,7 +43,7 @@ class Dependencies:
     kueue: Kueue = field(default_factory=Kueue)
     positions: Positions | None = None
     """Positions of jobs in their queues. None if positions are not shown."""
-    again: Callable[[str], None] = lambda _: None
+    enqueue: Callable[[str], None] = lambda _: None
     """Called with the key of a job that needs another pass now."""
     publish: Callable[[Object], None] = lambda _: None
     """Called with the manifest of each Event."""

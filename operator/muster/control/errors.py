@@ -24,7 +24,7 @@ class ConflictError(ClusterError):
     """The object has changed since it was read."""
 
 
-class GoneError(ClusterError):
+class ExpiredError(ClusterError):
     """The resourceVersion or continue token of a watch or a list has expired. Only a new list helps."""
 
 

@@ -13,7 +13,7 @@ from muster.control.cluster import Object
 from muster.control.errors import AlreadyExistsError, ClusterError
 
 MOST_WAITING = 10_000
-PATIENCE = 5.0
+LONGEST_WAIT = 5.0
 """Seconds that an Event waits at most for an idle moment. The API server takes as long to create an Event as to create a pod."""
 
 log = logging.getLogger("muster.events")
@@ -41,7 +41,7 @@ class EventRecorder:
         """Sends Events until it is cancelled."""
         while True:
             since, event = await self._waiting.get()
-            await self._calm(since + PATIENCE - time.monotonic())
+            await self._calm(since + LONGEST_WAIT - time.monotonic())
             try:
                 await self._create(event)
             except AlreadyExistsError:

@@ -41,14 +41,14 @@ log = logging.getLogger("muster.reconciler")
 
 @dataclass(frozen=True)
 class Created:
-    """How many pods were created, and how many are left for the next pass."""
+    """How many pods were created, and how many remain for the next pass."""
 
     replicas: int
-    left: int
+    remaining: int
 
 
 class Executor:
-    """Turns actions into requests. Every object that it creates goes into the store at once, so that the next pass sees it."""
+    """Turns actions into requests. Every object that it creates goes into the store at once, so that the next pass includes it."""
 
     def __init__(self, dependencies: Dependencies) -> None:
         self._dependencies = dependencies
@@ -67,13 +67,13 @@ class Executor:
         others = [action for action in actions if not isinstance(action, CreateReplica | LookLive)]
         _raise_worst(await self._all(job, others, lambda action: self._do(job, action)))
         if not creations:
-            return Created(0, left=0)
+            return Created(0, remaining=0)
         plans = plans_of(job)  # once for all pods, because the cost grows with the number of replicas
         await self._ensure_objects(job, plans)
         group = await self.pod_groups.ensure(admitted)
         batch = creations[: max(MOST_CREATIONS, len(plans.whole.replicas) // SHARE_OF_CREATIONS)]
         _raise_worst(await self._all(job, batch, lambda action: self._create(admitted, action, plans, group, placements or {})))
-        return Created(len(batch), left=len(creations) - len(batch))
+        return Created(len(batch), remaining=len(creations) - len(batch))
 
     async def _all(
         self, job: TrainingJob, actions: Sequence[OneAction], do: Callable[[OneAction], Awaitable[None]]

@@ -12,15 +12,15 @@ from muster.control.store import Store
 class JobSlots:
     """At most `most` jobs of a namespace have started and not ended. The others wait. 0 is no limit.
 
-    A job keeps its slot while it is suspended, because otherwise a namespace could exceed the limit when it resumes its jobs. `again` is
+    A job keeps its slot while it is suspended, because otherwise a namespace could exceed the limit when it resumes its jobs. `enqueue` is
     called with the key of a waiting job when a slot may be free. A restart of the operator loses nothing, because the statuses show which
     jobs hold slots.
     """
 
-    def __init__(self, most: int, store: Store, again: Callable[[str], None]) -> None:
+    def __init__(self, most: int, store: Store, enqueue: Callable[[str], None]) -> None:
         self._most = most
         self._store = store
-        self._again = again
+        self._enqueue = enqueue
         self._holders: dict[str, set[str]] | None = None
         self._waiting: dict[str, dict[str, None]] = {}
 
@@ -53,7 +53,7 @@ class JobSlots:
         """Wakes one waiting job. A job that takes a slot wakes the next one."""
         waiting = self._waiting.get(namespace)
         if waiting and len(self._all_holders().get(namespace, ())) < self._most:
-            self._again(next(iter(waiting)))
+            self._enqueue(next(iter(waiting)))
 
     def _all_holders(self) -> dict[str, set[str]]:
         """The keys of the jobs that hold slots, by namespace. The first call, which follows the first list, reads them from the

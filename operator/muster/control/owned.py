@@ -14,8 +14,8 @@ async def ensured(cluster: Cluster, job: TrainingJob, manifest: Object) -> Objec
     except AlreadyExistsError:
         existing = await cluster.read(manifest)
     if owner_of(existing) != job.metadata.uid:
-        what = f"{manifest['kind']} {manifest['metadata']['name']}"
+        label = f"{manifest['kind']} {manifest['metadata']['name']}"
         if "deletionTimestamp" in existing["metadata"] or owner_of(existing):
-            raise ConflictError(f"{what} of an earlier job of this name is not gone yet")
-        raise RefusedError(f"a {what} exists and does not belong to this job: remove it, or give the job another name")
+            raise ConflictError(f"{label} of an earlier job of this name is not gone yet")
+        raise RefusedError(f"a {label} exists and does not belong to this job: remove it, or give the job another name")
     return existing

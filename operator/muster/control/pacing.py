@@ -11,7 +11,7 @@ REPORTS_PER_SECOND = 50.0  # of all supervisors together, within the limits abov
 SHORTEST_WAIT, LONGEST_WAIT = 0.02, 0.5  # seconds between two reports of one supervisor that waits for a world; a recovery waits for it
 WAITS_PER_SECOND = 200.0
 SUSTAINED_PER_SECOND = 300.0  # beyond the limits above, the intervals grow so that the rate limit refuses no supervisor
-SHORTEST_HOLD, LONGEST_HOLD = 2.0, 10.0  # seconds in which a report of a waiting supervisor is held, if nothing changes
+SHORTEST_LONG_POLL, LONGEST_LONG_POLL = 2.0, 10.0  # seconds in which a report of a waiting supervisor is held, if nothing changes
 JITTER = 0.2  # intervals differ by this share, so that supervisors started together do not post together
 
 
@@ -26,10 +26,10 @@ def interval_seconds(supervisors: int, random: float, *, waiting: bool = False) 
     return round(fair * (1 + JITTER * (2 * random - 1)), 3)
 
 
-def hold_seconds(preferred: float, waiting: int) -> float:
+def long_poll_seconds(preferred: float, waiting: int) -> float:
     """Seconds for which the operator holds a report of a supervisor that waits. `preferred` is the limit that the supervisor has sent.
     `waiting` is the number of supervisors that wait."""
-    return min(preferred, LONGEST_HOLD, max(SHORTEST_HOLD, waiting / SUSTAINED_PER_SECOND))
+    return min(preferred, LONGEST_LONG_POLL, max(SHORTEST_LONG_POLL, waiting / SUSTAINED_PER_SECOND))
 
 
 def delay_seconds(supervisors: int) -> float:

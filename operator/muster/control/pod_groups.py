@@ -18,7 +18,7 @@ from muster.strategies.registry import strategy_of
 
 
 class PodGroups:
-    """The PodGroups of all jobs. It remembers the count of each, so that a pass over an unchanged job sends no request."""
+    """The PodGroups of all jobs. It caches the count of each, so that a pass over an unchanged job sends no request."""
 
     def __init__(self, cluster: Cluster, store: Store) -> None:
         self._cluster = cluster
@@ -39,14 +39,14 @@ class PodGroups:
         if scheduler is None:
             return None
         count = gang.size(job.spec, job.status)
-        wanted = pod_group(job, scheduler, count=count, priority_class=priority_class_of(job, admitted.defaults))
+        desired = pod_group(job, scheduler, count=count, priority_class=priority_class_of(job, admitted.defaults))
         try:
-            existing = await ensured(self._cluster, job, wanted)
+            existing = await ensured(self._cluster, job, desired)
         except NotFoundError:
             message = f"the cluster serves no PodGroup of {scheduler.group} any more: suspend and resume the job to run it without a gang"
             raise RefusedError(message) from None
         is_leaving = "deletionTimestamp" in existing["metadata"]
-        if (is_leaving or is_outdated(existing, wanted)) and not self._has_members(job):
+        if (is_leaving or is_outdated(existing, desired)) and not self._has_members(job):
             if not is_leaving:
                 with suppress(NotFoundError):
                     await self._cluster.delete(existing)

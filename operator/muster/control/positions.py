@@ -40,24 +40,24 @@ class _Waiting:
 class Positions:
     """The positions of the jobs whose position was requested with `of`. `run` updates them. Without `run`, all positions are unknown.
 
-    `read` lists the Workloads that wait in a LocalQueue. `again` is called with the key of a job that needs another pass.
+    `read` lists the Workloads that wait in a LocalQueue. `enqueue` is called with the key of a job that needs another pass.
     """
 
     def __init__(
         self,
         read: Callable[[str, str], Awaitable[list[Object]]],
         *,
-        again: Callable[[str], None] = lambda _: None,
+        enqueue: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._read = read
-        self._again = again
+        self._enqueue = enqueue
         self._clock = clock
         self._waiting: dict[str, _Waiting] = {}
-        self._known: dict[Queue, dict[str, QueuePosition]] = {}
+        self._positions: dict[Queue, dict[str, QueuePosition]] = {}
         self._read_at: dict[Queue, float] = {}
         self._next: dict[Queue, float] = {}
-        self._wanted = asyncio.Event()
+        self._requested = asyncio.Event()
 
     def of(self, key: str, queue: str) -> QueuePosition | None:
         """The position of this job (namespace/name), which waits in the queue of its namespace. None if it is not known."""
@@ -65,8 +65,8 @@ class Positions:
         place = namespace, queue
         if key not in self._waiting or self._waiting[key].queue != place:
             self._waiting[key] = _Waiting(place)
-            self._wanted.set()
-        position = self._known.get(place, {}).get(name)
+            self._requested.set()
+        position = self._positions.get(place, {}).get(name)
         waiting = self._waiting[key]
         waiting.shown, waiting.shown_at = position, self._clock()
         return position
@@ -80,17 +80,17 @@ class Positions:
         while True:
             delay = await self.look() if is_served() else self._lost()
             try:
-                await asyncio.wait_for(self._wanted.wait(), delay)
+                await asyncio.wait_for(self._requested.wait(), delay)
                 await asyncio.sleep(0.1)  # gathers jobs that are submitted together
             except TimeoutError:
                 pass
-            self._wanted.clear()
+            self._requested.clear()
 
     async def look(self) -> float:
         """Reads each queue that is due, and gives a pass to the jobs whose positions have changed. Returns the seconds until the next
         look."""
         queues = {each.queue for each in self._waiting.values()}
-        self._known = {queue: known for queue, known in self._known.items() if queue in queues}
+        self._positions = {queue: positions for queue, positions in self._positions.items() if queue in queues}
         self._read_at = {queue: moment for queue, moment in self._read_at.items() if queue in queues}
         now = self._clock()
         self._next = {queue: due for queue, due in self._next.items() if queue in queues or due > now}
@@ -103,20 +103,20 @@ class Positions:
     async def _look_at(self, queue: Queue) -> None:
         pause = SECONDS
         try:
-            self._known[queue] = positions_in(await self._read(*queue))
+            self._positions[queue] = positions_in(await self._read(*queue))
             self._read_at[queue] = self._clock()
         except RefusedError as error:
             log.warning("positions in queue %s/%s are not shown: %s", *queue, error)
-            self._known.pop(queue, None)
+            self._positions.pop(queue, None)
             pause = REFUSED_SECONDS
         except ClusterError as error:
             log.debug("positions in queue %s/%s cannot be read: %s", *queue, error)
             if self._clock() - self._read_at.get(queue, 0.0) > STALE_SECONDS:
-                self._known.pop(queue, None)
+                self._positions.pop(queue, None)
         self._next[queue] = self._clock() + pause
 
     def _lost(self) -> float:
-        self._known.clear()
+        self._positions.clear()
         self._wake()
         return SECONDS
 
@@ -124,10 +124,10 @@ class Positions:
         """A job far from the front gets a pass less often, because the positions of all jobs change whenever a job starts."""
         now = self._clock()
         for key, each in list(self._waiting.items()):
-            position = self._known.get(each.queue, {}).get(key.partition("/")[2])
+            position = self._positions.get(each.queue, {}).get(key.partition("/")[2])
             pause = 0.0 if each.shown is None or position is None else min(float(position.in_local_queue), LONGEST_PAUSE)
             if position != each.shown and now - each.shown_at >= pause:
-                self._again(key)
+                self._enqueue(key)
 
 
 def positions_in(workloads: Iterable[Object]) -> dict[str, QueuePosition]:

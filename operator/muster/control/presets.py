@@ -64,8 +64,9 @@ class Presets:
         entry = self._entries.get(name)
         if entry is None:
             return None, [Problem("spec.preset", f"there is no preset {name}; {self._listed()}")]
-        found = "; ".join(f"{problem.field}: {problem.message}" for problem in entry.problems)
-        return entry.defaults, [Problem("spec.preset", f"preset {name} is not valid: {found}; its owners must correct it")] if found else []
+        messages = "; ".join(f"{problem.field}: {problem.message}" for problem in entry.problems)
+        problem = Problem("spec.preset", f"preset {name} is not valid: {messages}; its owners must correct it")
+        return entry.defaults, [problem] if messages else []
 
     def _listed(self) -> str:
         names = sorted(self._entries)

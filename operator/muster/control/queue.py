@@ -9,7 +9,7 @@ The contract is that of client-go's workqueue:
 
 Two rules go beyond that contract. First, namespaces take turns (`fairness.Line`), and no namespace has more than half of the workers, so
 that a tenant with many large jobs does not block others. Second, changed keys for which `urgent` returns true go first. A key that is due
-because of time yields to changed keys. It waits at most ten times its delay, and at most PATIENCE.
+because of time yields to changed keys. It waits at most ten times its delay, and at most LONGEST_SLACK.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from muster.control.fairness import Line
 from muster.lifecycle.policy import Delays
 
 RETRIES = Delays(first=0.1, longest=30.0)
-PATIENCE = 5.0
+LONGEST_SLACK = 5.0
+"""Seconds for which a key that is due because of time yields at most to changed keys."""
 
 Work = Callable[[str], Awaitable[float | None]]
 """Works on a key. Returns the seconds until the key is due again without a change, or None. The key is retried if it raises."""
@@ -61,7 +62,7 @@ class WorkQueue:
         self._idle: deque[asyncio.Future[None]] = deque()
         """Workers that wait for a key."""
         self._active: dict[str, float] = {}
-        self._again: set[str] = set()
+        self._dirty: set[str] = set()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._failures: dict[str, int] = {}
         self._workers: list[asyncio.Task[None]] = []
@@ -92,18 +93,18 @@ class WorkQueue:
 
     def add(self, key: str) -> None:
         """Makes the key due now."""
-        self._put(key, patience=0.0)
+        self._put(key, slack=0.0)
 
-    def _put(self, key: str, *, patience: float) -> None:
+    def _put(self, key: str, *, slack: float) -> None:
         if not self._open:
             return
         if key in self._active:
-            self._again.add(key)
+            self._dirty.add(key)
             return
         self._cancel_timer(key)
         self._calm.clear()
         since = self._since.setdefault(key, self._time())
-        self._line.put(key, since + patience, urgent=patience == 0 and self._urgent(key))
+        self._line.put(key, since + slack, urgent=slack == 0 and self._urgent(key))
         self._wake_one()
 
     def add_after(self, key: str, seconds: float, *, happened: bool = False) -> None:
@@ -118,7 +119,8 @@ class WorkQueue:
         timer = self._timers.get(key)
         if timer is None or timer.when() > due:
             self._cancel_timer(key)
-            self._timers[key] = asyncio.get_running_loop().call_at(due, self._due, key, 0.0 if happened else min(PATIENCE, 10 * seconds))
+            slack = 0.0 if happened else min(LONGEST_SLACK, 10 * seconds)
+            self._timers[key] = asyncio.get_running_loop().call_at(due, self._due, key, slack)
 
     def retry_now(self) -> None:
         """Makes every failed key due now, because the cause may be gone."""
@@ -191,18 +193,18 @@ class WorkQueue:
         finally:
             del self._active[key]
             self._line.done(key)
-        again = key in self._again
-        self._again.discard(key)
-        if again and not failed:
+        is_dirty = key in self._dirty
+        self._dirty.discard(key)
+        if is_dirty and not failed:
             self.add(key)
         elif later is not None:
             self.add_after(key, later)
         if not self._since and not self._active:
             self._calm.set()
 
-    def _due(self, key: str, patience: float) -> None:
+    def _due(self, key: str, slack: float) -> None:
         self._timers.pop(key, None)
-        self._put(key, patience=patience)
+        self._put(key, slack=slack)
 
     def _cancel_timer(self, key: str) -> None:
         timer = self._timers.pop(key, None)

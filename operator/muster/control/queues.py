@@ -78,7 +78,7 @@ class Queues:
         self._settled: set[str] = set()
 
     def is_settled(self, obj: Object) -> bool:
-        """Whether a job that has ended holds no quota any more, as far as this process knows."""
+        """Whether a job that has ended holds no quota any more, according to this process."""
         queue = ((obj.get("spec") or {}).get("scheduling") or {}).get("queue")
         return not queue or not self._kueue.served or obj["metadata"]["uid"] in self._settled
 
@@ -90,7 +90,7 @@ class Queues:
         self._existing.pop(uid, None)
 
     async def look(self, job: TrainingJob) -> QuotaView | None:
-        """What Kueue says about the job. None if no queue holds it. A job that runs without a Workload gets one at its next start.
+        """The state of the job in Kueue. None if no queue holds it. A job that runs without a Workload gets one at its next start.
 
         Raises ClusterError.
         """
@@ -122,7 +122,7 @@ class Queues:
         return view_of(existing, job.spec.scheduling.queue, worker)
 
     async def settle(self, admitted: Admitted, status: TrainingJobStatus, observed: Observed) -> None:
-        """Creates the Workload of a job that wants to run, and gives its quota back once no pod of the job uses it. Raises ClusterError."""
+        """Creates the Workload of a job that needs to run, and gives its quota back once no pod of the job uses it. Raises ClusterError."""
         job, uid = admitted.job, admitted.job.metadata.uid
         if not self._uses_queue(job):
             return
@@ -151,8 +151,8 @@ class Queues:
         elif existing is None:
             await self._create(admitted)
         elif is_empty or not job.status.attempts:
-            wanted = workload(job, admitted.images, admitted.defaults)
-            if is_outdated(existing, wanted):
+            desired = workload(job, admitted.images, admitted.defaults)
+            if is_outdated(existing, desired):
                 await self._delete(existing)  # the next pass creates it: pod sets with a reservation cannot change
             elif not observed.quota.admitted and is_true(existing, "QuotaReserved") and is_true(existing, "Evicted"):
                 await self._cluster.replace_status(released(existing, self._time()))
@@ -168,8 +168,8 @@ class Queues:
             strategy = strategy_of(job.spec.strategy)
             role = strategy.worker_role
             pods = sum(view.role == role and not (view.phase.ended and not view.lingers) for view in observed.replicas)
-            wanted = len(strategy.plan(job.spec).of(role))
-            updated = with_given_back(updated, pod_set_of(role), max(pods, wanted))
+            desired = len(strategy.plan(job.spec).of(role))
+            updated = with_given_back(updated, pod_set_of(role), max(pods, desired))
         if updated != existing:
             await self._cluster.replace_status(updated)
 
@@ -215,7 +215,7 @@ def _starts(job: TrainingJob) -> bool:
 
 
 def view_of(existing: Object | None, queue: str, worker: str | None = None) -> QuotaView:
-    """What Kueue says about the Workload. `existing` is None if there is none. `worker` is the pod set of the workers of an elastic job."""
+    """The state of the Workload in Kueue. `existing` is None if there is none. `worker` is the pod set of the workers of an elastic job."""
     if existing is None:
         return QuotaView(admitted=False, message=f"queue {queue}: its Workload does not exist")
     conditions = conditions_of(existing)
@@ -223,5 +223,5 @@ def view_of(existing: Object | None, queue: str, worker: str | None = None) -> Q
     if is_true(existing, "Admitted") and evicted is None:
         return QuotaView(admitted=True, workers=admitted_count(existing, worker) if worker else None)
     words = evicted if evicted and is_true(existing, "QuotaReserved") else conditions.get("QuotaReserved") or evicted
-    message = f"{words.get('reason', '')}: {words.get('message', '')}" if words else "Kueue has not looked at it yet"
+    message = f"{words.get('reason', '')}: {words.get('message', '')}" if words else "Kueue has not processed it yet"
     return QuotaView(admitted=False, message=f"queue {queue}: {message}")

@@ -21,18 +21,18 @@ EARLY = 0.75  # a pod keeps to its interval if it waits for this share of it
 
 @dataclass
 class Bucket:
-    """`rate` tokens a second, at most `size` at once. `left` and `at` (seconds) change with each use."""
+    """`rate` tokens a second, at most `size` at once. `tokens` and `at` (seconds) change with each use."""
 
     rate: float
     size: float
-    left: float
+    tokens: float
     at: float
 
     def fill(self, now: float) -> float:
         """Adds the tokens accrued since the last use. Returns the tokens in the bucket."""
-        self.left = min(self.size, self.left + (now - self.at) * self.rate)
+        self.tokens = min(self.size, self.tokens + (now - self.at) * self.rate)
         self.at = now
-        return self.left
+        return self.tokens
 
 
 @dataclass
@@ -60,8 +60,8 @@ class RateLimits:
         reserved = self._shared.size * RESERVED if now < pod.due else 0.0
         if self._shared.fill(now) < cost + reserved:
             return max(1, ceil(pods / self._shared.rate))
-        pod.bucket.left -= cost
-        self._shared.left -= cost
+        pod.bucket.tokens -= cost
+        self._shared.tokens -= cost
         return 0
 
     def expect(self, uid: str, seconds: float) -> None:

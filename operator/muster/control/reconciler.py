@@ -40,7 +40,7 @@ CALM_SECONDS = 0.5
 """Seconds in which the operator gathers changes that no recovery waits for, so that a world of many pods does not cost one write per
 pod."""
 STARTING_SECONDS = 5.0
-"""The time for this while replicas start. All replicas that start in this time share one status write."""
+"""The same while replicas start. All replicas that start in this time share one status write."""
 
 log = logging.getLogger("muster.reconciler")
 
@@ -51,7 +51,7 @@ class Reconciler:
     def __init__(self, dependencies: Dependencies) -> None:
         self._dependencies = dependencies
         self._admission = Admission(dependencies.images, dependencies.defaults, dependencies.job_policy, presets=dependencies.presets)
-        self._slots = JobSlots(dependencies.job_policy.max_jobs_per_namespace, dependencies.store, dependencies.again)
+        self._slots = JobSlots(dependencies.job_policy.max_jobs_per_namespace, dependencies.store, dependencies.enqueue)
         self._executor = Executor(dependencies)
         self._queues = Queues(
             dependencies.cluster,
@@ -190,7 +190,7 @@ class Reconciler:
             refusal=brief(Source.REFUSED, "ReplicasRefused", refused) if refused else "",
             claim=claim,
             form=admitted.form,
-            hears=True,
+            expects_reports=True,
             gap_seconds=self._dependencies.reports.longest_gap(self._dependencies.now()),
             report_delay_seconds=delay_seconds(len(self._dependencies.reports)),
         )
@@ -200,7 +200,7 @@ class Reconciler:
         received = reports.of(view.uid)
         if received is None:
             return view
-        if received.report.inputs:  # its fetcher's: nothing trains yet
+        if received.report.inputs:  # a report of the fetcher: nothing trains yet
             return replace(view, inputs=received.report.inputs)
         return replace(view, report=received.report, reported=received.time, missed_seconds=reports.missed_since(received))
 
@@ -248,7 +248,7 @@ class Reconciler:
         placements = await self._queues.placements(admitted.job) if creates else {}
         try:
             created = await self._executor.carry_out(admitted, decision.actions, placements)
-        except (RefusedError, InvalidJobError) as error:  # the latter from a strategy that fails for a later replica
+        except (RefusedError, InvalidJobError) as error:  # a strategy may fail for a later replica
             self._refused[uid] = str(error)
             raise
         self._refused.pop(uid, None)
@@ -263,7 +263,7 @@ class Reconciler:
             raise
 
     def _later(self, decision: Decision, *, created: Created, written: bool) -> float | None:
-        if created.left:
+        if created.remaining:
             return 0.0
         wakes = [] if decision.wake is None else [max(0.0, (decision.wake - self._dependencies.now()).total_seconds())]
         if created.replicas or written:

@@ -43,7 +43,7 @@ class Resync:
         self._now = now
         self._seconds = seconds
         self._publish = publish
-        self._wanted = asyncio.Event()
+        self._requested = asyncio.Event()
         self.last: datetime | None = None
 
     async def once(self) -> None:
@@ -73,13 +73,13 @@ class Resync:
 
     def soon(self) -> None:
         """Starts the next round now. A round that is under way may have listed too early."""
-        self._wanted.set()
+        self._requested.set()
 
     async def run(self) -> None:
         """Runs rounds until it is cancelled."""
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wanted.wait(), self._seconds)
-            self._wanted.clear()
+                await asyncio.wait_for(self._requested.wait(), self._seconds)
+            self._requested.clear()
             await self.until_listed()
             await asyncio.sleep(RETRY_SECONDS)  # a watch that keeps starting over must not cause one list after the other

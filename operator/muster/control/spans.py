@@ -80,7 +80,7 @@ def spans_between(job: TrainingJob, new: TrainingJobStatus, observed: Observed, 
     """The spans that are finished by the change from the job's status to the new one. `observed` is what the change is based on. Its
     reports have the exact times of saves and evaluations.
 
-    Whatever the status says, all spans lie between the creation of the job and `now`. If one could not be encoded, the spans that are sent
+    With any status, all spans lie between the creation of the job and `now`. If one could not be encoded, the spans that are sent
     with it would be lost.
     """
     created = job.metadata.creation_timestamp
@@ -228,7 +228,7 @@ def _evaluation(old: TrainingJobStatus, new: TrainingJobStatus, observed: Observ
 def _within_attempt(
     name: str, mark: str, old: TrainingJobStatus, *, end: datetime, seconds: float | None, attributes: Mapping[str, Value]
 ) -> JobSpan:
-    """A span of the attempt that was open. It does not begin before the attempt, whatever the clocks of the processes say."""
+    """A span of the attempt that was open. It does not begin before the attempt, even if the clocks of the processes differ."""
     record = old.attempts[-1] if old.attempts else None
     earliest = record.start_time if record else end
     end = max(end, earliest)

@@ -13,7 +13,7 @@ from muster.api.constants import ORPHAN_FINALIZER
 from muster.api.status import FINAL_PHASES
 from muster.control.cluster import Child, Listing, Object, Unreadable, owner_of
 
-_MOST_GONE = 20_000  # uids of deleted objects, so that a list that began before a deletion does not bring the object back
+_MOST_DELETED = 20_000  # uids of deleted objects, so that a list that began before a deletion does not bring the object back
 
 
 def key_of(obj: Object) -> str:
@@ -50,13 +50,13 @@ class Store:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._on_pod_gone: list[Callable[[str], None]] = []
+        self._on_pod_deleted: list[Callable[[str], None]] = []
         self._on_job_changed: list[Callable[[str], None]] = []
         self._jobs: dict[str, Object] = {}
         self._children: dict[str, dict[str, Child]] = defaultdict(dict)
         self._keys: dict[str, str] = {}
         self._services: dict[str, str] = {}
-        self._gone: OrderedDict[str, None] = OrderedDict()
+        self._deleted: OrderedDict[str, None] = OrderedDict()
         self._echoes: dict[str, float] = {}
         self._received: dict[str, int] = {}
         self.unreadable: tuple[Unreadable, ...] = ()
@@ -84,7 +84,7 @@ class Store:
         if status.get("phase") in FINAL_PHASES:
             return True
         children = self._children.get(key, {}).values()
-        return 0 < len((status.get("world") or {}).get("members") or ()) <= sum(child.view.stays for child in children)
+        return 0 < len((status.get("world") or {}).get("members") or ()) <= sum(child.view.is_active for child in children)
 
     def key_of_pod(self, uid: str) -> str | None:
         """The job that the pod belongs to."""
@@ -106,14 +106,14 @@ class Store:
         for listener in self._on_job_changed:
             listener(key)
 
-    def on_pod_gone(self, forget: Callable[[str], None]) -> None:
+    def on_pod_deleted(self, forget: Callable[[str], None]) -> None:
         """Calls `forget` with the uid of each pod that is deleted from now on."""
-        self._on_pod_gone.append(forget)
+        self._on_pod_deleted.append(forget)
 
     def put_job(self, job: Object) -> None:
         uid, key = job["metadata"]["uid"], key_of(job)
         cached = self._jobs.get(key)
-        if uid in self._gone or (cached is not None and version_of(cached) > version_of(job)):
+        if uid in self._deleted or (cached is not None and version_of(cached) > version_of(job)):
             return
         slimmed = slim(job)
         if cached is not None and _same_spec(cached, slimmed):
@@ -123,7 +123,7 @@ class Store:
 
     def drop_job(self, job: Object) -> None:
         uid, key = job["metadata"]["uid"], key_of(job)
-        self._note_gone(uid)
+        self._record_deletion(uid)
         cached = self._jobs.get(key)
         if cached is not None and cached["metadata"]["uid"] == uid:
             del self._jobs[key]
@@ -132,20 +132,20 @@ class Store:
     def put_child(self, child: Child) -> None:
         uid = child.view.uid
         cached = self._children[child.key].get(uid) if child.key in self._children else None
-        if uid in self._gone or (cached is not None and cached.version > child.version):
+        if uid in self._deleted or (cached is not None and cached.version > child.version):
             return
         self._children[child.key][uid] = child
         self._keys[uid] = child.key
 
     def drop_child(self, key: str, uid: str) -> None:
-        self._note_gone(uid)
+        self._record_deletion(uid)
         self._keys.pop(uid, None)
         children = self._children.get(key)
         if children is not None:
             children.pop(uid, None)
             if not children:
                 del self._children[key]
-        for forget in self._on_pod_gone:
+        for forget in self._on_pod_deleted:
             forget(uid)
 
     def put_service(self, key: str, owner: str) -> None:
@@ -202,9 +202,9 @@ class Store:
         """Seconds since the oldest write that no watch has delivered yet."""
         return self._clock() - min(self._echoes.values(), default=self._clock())
 
-    def _note_gone(self, uid: str) -> None:
+    def _record_deletion(self, uid: str) -> None:
         self._echoes.pop(uid, None)
         self._received.pop(uid, None)
-        self._gone[uid] = None
-        while len(self._gone) > _MOST_GONE:
-            self._gone.popitem(last=False)
+        self._deleted[uid] = None
+        while len(self._deleted) > _MOST_DELETED:
+            self._deleted.popitem(last=False)

@@ -87,7 +87,7 @@ class Tracing:
             return
         now = datetime.now(UTC)
         for span in spans_between(job, new, observed, now):
-            if not self._is_left_out(job, span):
+            if not self._is_dropped(job, span):
                 self._send(job, span)
         if new.phase.final:
             self._thinned.pop(job.metadata.uid, None)
@@ -113,7 +113,7 @@ class Tracing:
 
         return self._provider.sampler.should_sample(Context(), trace_id(uid), JOB).decision is Decision.RECORD_AND_SAMPLE
 
-    def _is_left_out(self, job: TrainingJob, span: JobSpan) -> bool:
+    def _is_dropped(self, job: TrainingJob, span: JobSpan) -> bool:
         created = job.metadata.creation_timestamp
         if span.name not in (SAVE, EVALUATION) or created is None:
             return False

@@ -51,12 +51,12 @@ REFUSED: tuple[Cause, ...] = rows(
         "QuotaExceeded",
         r"exceeded quota: (?P<quota>[^,\s]+), requested: (?P<requested>.*?), used: (?P<used>.*?), limited: (?P<limit>[^;]*)",
         "the quota {quota} of the namespace is used up: a pod needs {requested}; {used} of {limit} are in use",
-        "end other jobs of the namespace, ask for fewer replicas or resources, or have the quota raised",
+        "end other jobs of the namespace, request fewer replicas or resources, or have the quota raised",
     ),
     (
         "QuotaNeedsValues",
         r"failed quota: (?P<quota>[^:]+): must specify (?P<fields>[^;]*)",
-        "the quota {quota} requires that each container says {fields}",
+        "the quota {quota} requires {fields} in each container",
         "write them in roles.*.resources, and for side-cars in roles.*.template",
     ),
     (

@@ -15,7 +15,7 @@ TAKEN_AWAY: tuple[Cause, ...] = rows(
         "NodeDiskFull",
         r"^Evicted: .*(?:ephemeral-storage|ephemeral local storage|DiskPressure|emptyDir)",
         "{subject} was evicted, because it or its node ran out of disk",
-        "write less to the container's own file system (caches, TensorBoard files), set emptyDir sizes, or ask for ephemeral-storage in "
+        "write less to the container's own file system (caches, TensorBoard files), set emptyDir sizes, or request ephemeral-storage in "
         "roles.*.resources",
     ),
     (
@@ -28,7 +28,7 @@ TAKEN_AWAY: tuple[Cause, ...] = rows(
         "PreemptedByScheduler",
         r"PreemptionByScheduler|^Preempting",
         "{subject} was preempted by pods of higher priority",
-        "the job resumes when there is room; give it scheduling.priorityClassName if it must not give way",
+        "the job resumes when there is room; set scheduling.priorityClassName if it must not be preempted",
     ),
     (
         "DeviceTainted",
@@ -87,7 +87,7 @@ STORAGE: tuple[Cause, ...] = rows(
         "StorageFull",
         r"No space left on device|Disk quota exceeded|ENOSPC|QuotaExceeded|XMinioStorageFull|Errno 28|storage.*\bfull\b",
         "the disk or the storage is full: {message}",
-        "free space or enlarge the volume; checkpoint.keep says how many checkpoints are kept",
+        "free space or enlarge the volume; checkpoint.keep is the number of checkpoints that are kept",
     ),
     (
         "StorageReadOnly",
@@ -186,8 +186,8 @@ PROGRAM: tuple[Cause, ...] = rows(
     (
         "DeviceAbsent",
         r"No CUDA GPUs are available|Found no NVIDIA driver|no CUDA-capable device|CUDA_ERROR_NO_DEVICE",
-        "the container sees no GPU: {message}",
-        "ask for them in roles.*.resources.limits (nvidia.com/gpu: 1), and look at the device plugin and runtimeClassName",
+        "no GPU is visible in the container: {message}",
+        "request them in roles.*.resources.limits (nvidia.com/gpu: 1), and look at the device plugin and runtimeClassName",
     ),
     (
         "DeviceBroken",
@@ -242,7 +242,7 @@ PROGRAM: tuple[Cause, ...] = rows(
         "Segfault",
         r"Segmentation fault",
         "a process crashed in native code: {message}",
-        "see the logs: muster logs --previous; often two libraries in the image do not fit together",
+        "see the logs: muster logs --previous; often two libraries in the image are incompatible",
         ("SIGSEGV",),
     ),
     (
@@ -311,7 +311,7 @@ PROGRAM: tuple[Cause, ...] = rows(
     ),
     (
         "PeerLost",
-        "{subject} lost a peer, and no replica says why: {message}",
+        "{subject} lost a peer, and no replica reports the cause: {message}",
         "see the logs of all ranks: muster logs --previous; look at the network and at the nodes",
     ),
     (

@@ -64,7 +64,7 @@ STATES: tuple[Cause, ...] = rows(
     ("Succeeded", r"^Succeeded", "the job has succeeded{message}", "nothing"),
     (
         "CompletedWithoutReport",
-        "the program ended with exit code 0, and reported no step and no checkpoint, so Muster does not know whether it trained",
+        "the program ended with exit code 0, and reported no step and no checkpoint, so it is unknown whether it trained",
         "see muster logs; a program that calls muster_training.report shows its steps (docs/own-loop.md)",
     ),
     ("Suspending", r"^Suspending", "the job is being suspended: its replicas save and stop", "wait"),

@@ -84,8 +84,8 @@ def _operator(snapshot: Snapshot) -> Iterator[Evidence]:
         return
     seconds = (snapshot.now - changed).total_seconds()
     if seconds > OPERATOR_SECONDS:
-        seen = "it has never had a status" if observed is None else f"its spec is of generation {generation}, its status of {observed}"
-        yield _state("OperatorDown", f"{seen}, after {_duration(seconds)}")
+        detail = "it has never had a status" if observed is None else f"its spec is of generation {generation}, its status of {observed}"
+        yield _state("OperatorDown", f"{detail}, after {_duration(seconds)}")
 
 
 def _spec_changed(job: Object) -> datetime | None:
@@ -118,16 +118,16 @@ def _scheduler(snapshot: Snapshot) -> Iterator[Evidence]:
 
 
 def _size(snapshot: Snapshot) -> Iterator[Evidence]:
-    """A pod that asks for more of a resource than any node has."""
+    """A pod that requests more of a resource than any node has."""
     if not snapshot.nodes:
         return
     for pod in snapshot.pods:
         if pod["spec"].get("nodeName") or not is_pending(pod):
             continue
-        for resource, wanted in sorted(_requests(pod).items()):
+        for resource, requested in sorted(_requests(pod).items()):
             largest = max((_number((node["status"].get("allocatable") or {}).get(resource, "0")) for node in snapshot.nodes), default=0.0)
-            if 0 < largest < wanted:
-                message = f"{label_of(pod)} asks for {_amount(wanted)} of {resource}, and the largest node has {_amount(largest)}"
+            if 0 < largest < requested:
+                message = f"{label_of(pod)} requests {_amount(requested)} of {resource}, and the largest node has {_amount(largest)}"
                 yield _state("NeverFits", message, label_of(pod))
                 return
 
@@ -216,10 +216,10 @@ def _time_spent(snapshot: Snapshot) -> Iterator[Evidence]:
 def _workers(snapshot: Snapshot) -> Iterator[Evidence]:
     spec, status = snapshot.job["spec"], status_of(snapshot.job)
     roles = spec.get("roles") or {"worker": {}}  # an elastic job has one role
-    wanted = sum((role or {}).get("replicas", 1) for role in roles.values())
+    desired = sum((role or {}).get("replicas", 1) for role in roles.values())
     members = (status.get("world") or {}).get("members") or ()
-    if spec.get("elastic") and status.get("phase") == "Running" and len(members) < wanted:
-        yield _state("FewerWorkers", f"{len(members)} of {wanted}")
+    if spec.get("elastic") and status.get("phase") == "Running" and len(members) < desired:
+        yield _state("FewerWorkers", f"{len(members)} of {desired}")
 
 
 def _phase(snapshot: Snapshot) -> Iterator[Evidence]:
@@ -227,18 +227,18 @@ def _phase(snapshot: Snapshot) -> Iterator[Evidence]:
     progress = status.get("progress") or {}
     at = f": step {progress['step']}" if progress.get("step") else ""
     of = f" of {progress['totalSteps']}" if at and progress.get("totalSteps") else ""
-    held_until = time_of(status.get("nextAttemptTime"))
+    next_attempt = time_of(status.get("nextAttemptTime"))
     complete = str(condition_of(snapshot.job, "Complete").get("reason"))
     if phase in ("Running", "Succeeded"):
         yield _state(complete if complete == "CompletedWithoutReport" else phase, at + of)
-    elif held_until is not None and held_until > snapshot.now:
-        yield _state("HeldBack", f"{held_until:%H:%M:%S} UTC")
+    elif next_attempt is not None and next_attempt > snapshot.now:
+        yield _state("HeldBack", f"{next_attempt:%H:%M:%S} UTC")
     elif phase not in FINAL_PHASES and not snapshot.job["spec"].get("suspend"):
         yield from _inputs(status)
         placed = [pod for pod in snapshot.pods if is_pending(pod) and pod["spec"].get("nodeName")]
         if placed:
             yield _state("ContainersStart", ", ".join(label_of(pod) for pod in placed[:3]) + (" and others" if len(placed) > 3 else ""))
-        yield _state("Starting", str(status.get("message") or "the operator has not looked at it yet"))
+        yield _state("Starting", str(status.get("message") or "the operator has not processed it yet"))
 
 
 def _queue(snapshot: Snapshot) -> Iterator[Evidence]:
@@ -269,9 +269,9 @@ def _policies(snapshot: Snapshot) -> Iterator[Evidence]:
     labels = {JOB_NAME_LABEL: name} | ((snapshot.pods[0]["metadata"].get("labels") or {}) if snapshot.pods else {})
     for policy in snapshot.policies or ():
         selector = (policy.get("spec") or {}).get("podSelector") or {}
-        wanted = selector.get("matchLabels") or {}
-        is_own = policy["metadata"]["name"] == name and JOB_NAME_LABEL in wanted
-        if not is_own and not selector.get("matchExpressions") and wanted.items() <= labels.items():
+        match_labels = selector.get("matchLabels") or {}
+        is_own = policy["metadata"]["name"] == name and JOB_NAME_LABEL in match_labels
+        if not is_own and not selector.get("matchExpressions") and match_labels.items() <= labels.items():
             yield _state("PolicyMayBlock", str(policy["metadata"]["name"]))
 
 

@@ -20,7 +20,7 @@ from muster.control.errors import (
     AlreadyExistsError,
     ClusterError,
     ConflictError,
-    GoneError,
+    ExpiredError,
     NotFoundError,
     RefusedError,
     UnavailableError,
@@ -87,7 +87,7 @@ def error_of(status: int, answer: Object) -> ClusterError:
     if status == HTTPStatus.CONFLICT:
         return AlreadyExistsError(message) if answer.get("reason") == "AlreadyExists" else ConflictError(message)
     if status == HTTPStatus.GONE:
-        return GoneError(message)
+        return ExpiredError(message)
     if status in _REFUSALS:
         return RefusedError(message)
     return UnavailableError(f"{status}: {message}")

@@ -21,7 +21,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from muster.kubernetes.election import Requests
 
 LIFE = timedelta(days=3650)
-LEAST_LEFT = timedelta(days=365)
+LEAST_VALIDITY = timedelta(days=365)
 """The least validity that is left at a start. Below it, the operator creates a new certificate. Pods with the old one cannot report until
 they are replaced."""
 _CLOCKS_DIFFER = timedelta(hours=1)
@@ -44,14 +44,14 @@ class Certificate:
         return context
 
     def serves(self, host: str, now: datetime) -> bool:
-        """Whether the certificate is valid for this host, and for at least LEAST_LEFT."""
+        """Whether the certificate is valid for this host, and for at least LEAST_VALIDITY."""
         try:
             parsed = x509.load_pem_x509_certificate(self.certificate.encode())
             names = parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName)
             self.context()
         except (ValueError, x509.ExtensionNotFound, OSError):  # another client has written other data
             return False
-        return host in names and parsed.not_valid_after_utc - now > LEAST_LEFT
+        return host in names and parsed.not_valid_after_utc - now > LEAST_VALIDITY
 
 
 def new_certificate(host: str, now: datetime) -> Certificate:

@@ -47,7 +47,7 @@ class ClusterChannel:
         admit: Callable[[Object], TrainingJob],
         on_refusal: Callable[[str], None] = lambda _: None,
     ) -> None:
-        store.on_pod_gone(self._forget)
+        store.on_pod_deleted(self._forget)
         store.on_job_changed(self._job_changed)
         self._store = store
         self._admit = admit

@@ -58,7 +58,7 @@ class Times:
         return self.duration / 4
 
     @property
-    def patience(self) -> float:
+    def request_timeout(self) -> float:
         """The limit of one request. Together with `renewal` and a second try it fits into `valid`."""
         return self.duration * 3 / 8
 
@@ -97,7 +97,7 @@ class Lease:
         self._times = times
         self._ready = ready
         self._renewed: float | None = None
-        self._held: Object | None = None
+        self._lease: Object | None = None
         self._holder = ""
         self._seen: _Sighting | None = None
         self.lost = False
@@ -146,28 +146,28 @@ class Lease:
         """Tries once to take or renew the lease. Sets `_holder` to the identity of the holder, or to an empty text if it is unknown."""
         begun = time.monotonic()
         try:
-            taken = await self._take()
+            acquired = await self._take()
         except (AlreadyExistsError, ConflictError, NotFoundError):
             self._holder = ""  # another candidate was faster; the next read shows which
             return False
         except (ClusterError, TimeoutError) as error:
             self._holder = ""
-            log.warning("the lease cannot be read or renewed: %s", error or f"no answer within {self._times.patience} s")
+            log.warning("the lease cannot be read or renewed: %s", error or f"no answer within {self._times.request_timeout} s")
             return False
-        if taken:
+        if acquired:
             self._renewed = begun
-        return taken
+        return acquired
 
     async def _take(self) -> bool:
-        if self._held is not None:
-            lease, self._held = self._held, None
+        if self._lease is not None:
+            lease, self._lease = self._lease, None
             return await self._claim(lease)  # a conflict means that another candidate has it; the next read shows which
         try:
             lease = await self._request("GET", f"{self._path}/{self._name}")
         except NotFoundError:
             if not self._ready():
                 return False
-            self._held = await self._request("POST", self._path, body=self._manifest({}))
+            self._lease = await self._request("POST", self._path, body=self._manifest({}))
             self._holder = self._identity
             return True
         self._holder = lease.get("spec", {}).get("holderIdentity") or ""
@@ -177,20 +177,20 @@ class Lease:
         return await self._claim(lease)
 
     async def _claim(self, lease: Object) -> bool:
-        self._held = await self._request("PUT", f"{self._path}/{self._name}", body=self._manifest(lease))
+        self._lease = await self._request("PUT", f"{self._path}/{self._name}", body=self._manifest(lease))
         self._holder = self._identity
         return True
 
     async def _request(self, verb: str, path: str, *, body: Object | None = None) -> Object:
         """Raises TimeoutError, because a connection may hang for longer than the lease lasts."""
-        async with asyncio.timeout(self._times.patience):
+        async with asyncio.timeout(self._times.request_timeout):
             return await self._requests.request(verb, path, body=body)
 
     def _expired(self, lease: Object) -> bool:
         """Whether the lease has not changed for its duration, while this candidate could read it all the time."""
         version, now = lease["metadata"]["resourceVersion"], time.monotonic()
         seen = self._seen
-        if seen is None or seen.version != version or now - seen.last > self._times.look + self._times.patience:
+        if seen is None or seen.version != version or now - seen.last > self._times.look + self._times.request_timeout:
             seen = _Sighting(version, now, now)
         self._seen = _Sighting(version, seen.first, now)
         return now - seen.first >= float(lease["spec"].get("leaseDurationSeconds") or self._times.duration)

@@ -20,7 +20,7 @@ PHASES = tuple(phase.value for phase in Phase)
 
 @dataclass(frozen=True)
 class Family:
-    """One metric. `scope` says whether each operator exports it, or the leader for all jobs, or the leader for each job."""
+    """One metric. `scope`: whether each operator exports it, or the leader for all jobs, or the leader for each job."""
 
     name: str
     kind: Kind

@@ -62,7 +62,7 @@ log = logging.getLogger("muster.gateway")
 class Gateway:
     """The API server, as the rest of Muster uses it.
 
-    `namespaces` are those of this installation; empty means all. `policies` says whether network policies are listed, too. `on_request` is
+    `namespaces` are those of this installation; empty means all. `policies`: whether network policies are listed, too. `on_request` is
     called after each request with its verb and the status of the answer, or 0 if there was none. `may_write` returns whether this process
     may write now. A process that has lost its lease must not.
     """
@@ -228,7 +228,7 @@ class Gateway:
         - (BOOKMARK, object) has an object with a resourceVersion only.
         - (UNREADABLE, {}) is a change that cannot be parsed.
 
-        Raises GoneError if the version is too old, UnavailableError if the connection breaks or is silent for too long, and another
+        Raises ExpiredError if the version is too old, UnavailableError if the connection breaks or is silent for too long, and another
         ClusterError if the server refuses the watch.
         """
         query = {

@@ -36,12 +36,12 @@ class Gauges(Collector):
         return ()
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        made: dict[Family, GaugeMetricFamily] = {}
+        metrics: dict[Family, GaugeMetricFamily] = {}
         for family, labels, value in self._samples():
-            if family not in made:
-                made[family] = GaugeMetricFamily(family.name, family.meaning, labels=family.labels)
-            made[family].add_metric(labels, value)
-        return [made[family] for family in FAMILIES if family in made]
+            if family not in metrics:
+                metrics[family] = GaugeMetricFamily(family.name, family.meaning, labels=family.labels)
+            metrics[family].add_metric(labels, value)
+        return [metrics[family] for family in FAMILIES if family in metrics]
 
     def _samples(self) -> Iterable[Sample]:
         parts, leader, listed_at = self._parts, self._leader(), self._listed_at()

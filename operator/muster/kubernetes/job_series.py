@@ -79,10 +79,10 @@ def _phases(jobs: Iterable[_Job]) -> Iterator[Sample]:
 
 def _chosen(jobs: Iterable[_Job]) -> Iterator[_Job]:
     """The jobs with series of their own, oldest first."""
-    taken: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for job in sorted(jobs, key=lambda job: (job.created, job.labels)):
-        if taken[job.namespace] < MOST_JOBS_PER_NAMESPACE and taken.total() < MOST_JOBS:
-            taken[job.namespace] += 1
+        if counts[job.namespace] < MOST_JOBS_PER_NAMESPACE and counts.total() < MOST_JOBS:
+            counts[job.namespace] += 1
             yield job
 
 

@@ -69,7 +69,7 @@ class Leader:
         self._certificate = certificate
         self._gangs = Gangs()
         self._kueue = Kueue(enabled=configuration.queueing.kueue.enabled)
-        self._positions = Positions(gateway.read_pending_workloads, again=parts.queue.add) if self._kueue.enabled else None
+        self._positions = Positions(gateway.read_pending_workloads, enqueue=parts.queue.add) if self._kueue.enabled else None
         self._presets = Presets()
         url = f"https://{channel_host(configuration, pod)}:{configuration.coordination.port}"
         self._reconciler = Reconciler(
@@ -88,7 +88,7 @@ class Leader:
                 gangs=self._gangs,
                 kueue=self._kueue,
                 positions=self._positions,
-                again=parts.queue.add,
+                enqueue=parts.queue.add,
                 publish=parts.recorder.publish,
                 changed=parts.metrics.count_change,
                 tracing=parts.tracing,

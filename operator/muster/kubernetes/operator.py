@@ -177,7 +177,7 @@ async def assembled(configuration: Configuration, pod: OperatorPod, *, tracing: 
             now=_now,
             tracing=tracing,
         )
-        parts.store.on_pod_gone(parts.reports.forget)
+        parts.store.on_pod_deleted(parts.reports.forget)
         yield Operator(configuration, pod, gateway, parts=parts, election=election, availability=availability)
 
 

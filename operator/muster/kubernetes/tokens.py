@@ -80,12 +80,12 @@ class Tokens:
         if digest not in pod.good:
             if pod.reviews.fill(now) < 1:
                 raise RefusedReportError(429, "reviews", f"too many tokens claim to be of pod {uid}", retry_seconds=2)
-            pod.reviews.left -= 1
+            pod.reviews.tokens -= 1
         try:
             async with self._reviews:
                 status = await review(self._requests, token, AUDIENCE)
         except ClusterError as error:
-            pod.reviews.left += 1
+            pod.reviews.tokens += 1
             raise RefusedReportError(503, "unavailable", f"the token cannot be reviewed now: {error}", retry_seconds=1) from None
         extra = status.get("user", {}).get("extra") or {}
         if AUDIENCE not in status.get("audiences", ()) or uid not in (extra.get(_POD_UID) or ()):
@@ -132,7 +132,7 @@ class Readers:
                 return True
             raise RefusedReportError(503, "unavailable", f"the token cannot be reviewed now: {error}", retry_seconds=5) from None
         if not allowed:
-            self._failures.left -= 1
+            self._failures.tokens -= 1
         self._answers[digest] = (allowed, self._clock() + _READER_SECONDS)
         self._answers.move_to_end(digest)
         while len(self._answers) > _MOST_READERS:

@@ -1,4 +1,4 @@
-"""From a pod, as JSON, to the view of it that the lifecycle core uses. Pure.
+"""Converts a pod, as JSON, to the view that the lifecycle core uses. Pure.
 
 Text from containers (termination messages) and about them is escaped here, before it reaches the status, Events and logs.
 
@@ -131,14 +131,14 @@ def _phase(status: Mapping[str, Any], state: Mapping[str, Any]) -> ReplicaPhase:
 
 
 def _unhealthy_devices(status: Mapping[str, Any]) -> tuple[str, ...]:
-    """The first devices that the kubelet reports as unhealthy (KEP-4680). `Unknown` says that its plugin does not answer, so it is not
+    """The first devices that the kubelet reports as unhealthy (KEP-4680). `Unknown` means that its plugin does not answer, so it is not
     counted."""
-    found = []
+    devices = []
     for resource, each in _devices(status):
         if each.get("health") == "Unhealthy":
             cause = f" ({each['message']})" if each.get("message") else ""
-            found.append(printable(f"{resource} {each.get('resourceID', '')}{cause}")[:_LONGEST_DEVICE])
-    return tuple(found[:_DEVICES_NAMED])
+            devices.append(printable(f"{resource} {each.get('resourceID', '')}{cause}")[:_LONGEST_DEVICE])
+    return tuple(devices[:_DEVICES_NAMED])
 
 
 def _devices(status: Mapping[str, Any]) -> Iterable[tuple[str, Mapping[str, Any]]]:
@@ -149,8 +149,8 @@ def _devices(status: Mapping[str, Any]) -> Iterable[tuple[str, Mapping[str, Any]
 
 
 def _of_disruption(status: Mapping[str, Any], disruption: Mapping[str, Any]) -> str:
-    """The message of the condition. A device taint does not name its device there, so the pod's own status does: its unhealthy devices,
-    or all that it has from claims, or else these claims."""
+    """The message of the condition. A device taint does not name its device there. So the devices come from the pod's
+    status: the unhealthy ones, or all devices from claims, or else the claims."""
     message = str(disruption.get("message") or "")
     if disruption.get("reason") != DEVICE_TAINT:
         return message
@@ -179,7 +179,7 @@ def _is_empty(pod: Object, status: Mapping[str, Any]) -> bool:
 
 
 def _reason_and_message(status: Mapping[str, Any], *, state: Mapping[str, Any], phase: ReplicaPhase) -> tuple[str, str]:
-    """Those of the pod (Evicted, NodeLost, Shutdown, ...), or for a pending pod, why it waits."""
+    """The reason and message of the pod (Evicted, NodeLost, Shutdown, ...). For a pending pod, why it waits."""
     if phase is ReplicaPhase.PENDING:
         return _waits_for(status, state)
     termination = (state.get("terminated") or {}).get("message") or ""
@@ -210,7 +210,7 @@ def _placement_time(status: Mapping[str, Any]) -> datetime | None:
 
 
 def _is_unschedulable(status: Mapping[str, Any]) -> bool:
-    """Whether the scheduler found no node for the pod. A nominated node means that it has found one since, or that it makes room there."""
+    """Whether the scheduler found no node for the pod. A nominated node means that it has found one since, or makes room there."""
     unscheduled = _condition(status, "PodScheduled", holds="False") or {}
     return unscheduled.get("reason") == "Unschedulable" and not status.get("nominatedNodeName")
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
 from muster.control.cluster import Object
-from muster.control.errors import ClusterError, GoneError
+from muster.control.errors import ClusterError, ExpiredError
 from muster.lifecycle.policy import Delays
 
 ANYTHING = "0"
@@ -58,7 +58,7 @@ class Watch:
             least = 0.0
             try:
                 await self._follow()
-            except GoneError:
+            except ExpiredError:
                 log.info("%s: the resourceVersion has expired; starting over", self._path)
                 self._version = ANYTHING
             except ClusterError as error:

@@ -65,5 +65,5 @@ def new_notices(old: TrainingJobStatus, new: TrainingJobStatus) -> list[Notice]:
 def changed_condition(old: TrainingJobStatus, new: TrainingJobStatus, kind: ConditionType, *, holds: bool) -> Condition | None:
     """The condition, if its status is now `holds` and its message is new. None otherwise."""
     before, after = old.condition(kind), new.condition(kind)
-    is_wanted = after is not None and after.status == ("True" if holds else "False")
-    return after if is_wanted and after and (before is None or before.message != after.message) else None
+    has_status = after is not None and after.status == ("True" if holds else "False")
+    return after if has_status and after and (before is None or before.message != after.message) else None

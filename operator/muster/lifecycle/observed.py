@@ -75,7 +75,7 @@ class ReplicaView:
     placed: datetime | None = None
     """When the pod was bound to the node. None if it has no node, or if the time is unknown."""
     unschedulable: bool = False
-    """Whether the scheduler says that it finds no node for the pod."""
+    """Whether the scheduler found no node for the pod."""
     standby: bool = False
     """Whether the replica was created to wait outside the world until a world takes it in."""
     form: str = ""
@@ -87,7 +87,7 @@ class ReplicaView:
     excluded_nodes: tuple[str, ...] = ()
     """Nodes that the pod may not go to, because pods that do not answer were on them."""
     spent: bool = False
-    """Whether the last words say that the processes have ended, and the supervisor waits for the next attempt."""
+    """Whether the processes have ended according to the last words, and the supervisor waits for the next attempt."""
 
     @property
     def over(self) -> bool:
@@ -95,7 +95,7 @@ class ReplicaView:
         return self.phase.ended or self.spent
 
     @property
-    def stays(self) -> bool:
+    def is_active(self) -> bool:
         """Whether the replica runs and its end was not requested."""
         return self.phase is ReplicaPhase.RUNNING and self.deleting is None and self.disruption is None
 
@@ -127,7 +127,7 @@ class QueuePosition:
 
 @dataclass(frozen=True)
 class QuotaView:
-    """What the queue says about a job that it holds."""
+    """The state of a job in its queue."""
 
     admitted: bool
     """Whether the job may run now."""
@@ -157,11 +157,11 @@ class Observed:
     """The claim for checkpoints. None if the job has none, or if the caller did not read it."""
     form: str = ""
     """The digest of the template of pods that would be created now; empty if unknown."""
-    hears: bool = False
+    expects_reports: bool = False
     """Whether supervisors must report to the caller. If not, as in a local run, silence proves nothing."""
     gap_seconds: float | None = None
     """The longest recent time between two reports of one training replica, over all jobs. None if unknown."""
     report_delay_seconds: float = 0.0
     """Seconds by which reports are late because very many supervisors report."""
     quota: QuotaView | None = None
-    """What the queue says. None if no queue holds the job."""
+    """The state of the job in its queue. None if no queue holds the job."""

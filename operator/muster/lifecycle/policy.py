@@ -23,8 +23,8 @@ class Delays:
 
     def after(self, failures: int) -> float:
         """Seconds before the attempt that follows this many failures in a row, from 1."""
-        held = failures - self.free
-        return min(self.first * 2.0 ** min(held - 1, _MOST_DOUBLINGS), self.longest) if held > 0 else 0.0
+        delayed_failures = failures - self.free
+        return min(self.first * 2.0 ** min(delayed_failures - 1, _MOST_DOUBLINGS), self.longest) if delayed_failures > 0 else 0.0
 
 
 _DELAYS: Mapping[FailureClass, Delays] = MappingProxyType(
@@ -84,7 +84,7 @@ class Policy:
     """How long a pod may wait for a node although it excludes nodes that it could go to again."""
     split_seconds: float = 5
     """How long a gang that starts may have only a part of its nodes, counted from the last pod that got a node."""
-    split_kept_seconds: float = 60
+    split_reused_seconds: float = 60
     """The same limit if pods of the attempt before are among the pods with a node, because a lost node is often replaced soon."""
     overdue_seconds: float = 10
     """How long after its grace period a replica that still exists proves that its node does not answer."""

@@ -113,7 +113,7 @@ def newest_ended(status: TrainingJobStatus) -> AttemptRecord | None:
     return record_before(status) if is_open(status) else newest(status)
 
 
-def is_held_back(status: TrainingJobStatus, now: datetime) -> bool:
+def is_backing_off(status: TrainingJobStatus, now: datetime) -> bool:
     """Whether the back-off before the newest attempt still lasts."""
     return status.next_attempt_time is not None and now < status.next_attempt_time
 

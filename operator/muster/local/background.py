@@ -1,7 +1,7 @@
 """Runs one job for another process, such as a notebook: `python -m muster.local.background`, with a Request on standard input.
 
-The other process has the other end of standard input. While the run is attached, the end of standard input means that the other process has
-ended or does not want the run any more. The run then saves and ends, as after Ctrl-C.
+The other process has the other end of standard input. While the run is attached, the end of standard input means that the other
+process has ended or has detached from the run. The run then saves and ends, as after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def main() -> int:
         job = check_job(request.job, source=request.job_file)
         display = make_display(quiet=False, clock=time.monotonic)
         file, directory = Path(request.job_file), Path(request.directory)
-        return run_job(job, directory, job_file=file, display=display, resume=request.resume, again="resume()")
+        return run_job(job, directory, job_file=file, display=display, resume=request.resume, resume_command="resume()")
     except RunError as error:
         print(error, flush=True)
         return error.code

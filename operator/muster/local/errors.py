@@ -1,4 +1,4 @@
-"""Errors that stop a local run. Each message says what is wrong and where, and what to do instead."""
+"""Errors that stop a local run. Each message has the error, its place and the remedy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class StorageError(RunError):
 
 
 class InputError(RunError):
-    """An input cannot be fetched. `code` says whether trying again may help."""
+    """An input cannot be fetched. `code` shows whether another try may help."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)

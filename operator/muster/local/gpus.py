@@ -28,7 +28,7 @@ def share(gpus: Sequence[str], plan: WorldPlan, role: str, index: int, *, enviro
     user's `environ` may override what is set for sharing."""
     if not gpus:
         return {}
-    wanted = sum(replica.processes for replica in plan.replicas)
+    processes = sum(replica.processes for replica in plan.replicas)
     shared = {name: value for name, value in SHARED.items() if name not in environ}
     position = plan.positions.get((role, index))
     if position is None:
@@ -36,4 +36,4 @@ def share(gpus: Sequence[str], plan: WorldPlan, role: str, index: int, *, enviro
     start = sum(replica.processes for replica in plan.replicas[:position])
     turns = range(start, start + plan.replicas[position].processes)
     own = dict.fromkeys(gpus[turn % len(gpus)] for turn in turns)
-    return {VISIBLE: ",".join(own), **(shared if wanted > len(gpus) else {})}
+    return {VISIBLE: ",".join(own), **(shared if processes > len(gpus) else {})}

@@ -101,9 +101,9 @@ def remarks(job: TrainingJob, *, gpus: int, job_file: Path) -> list[str]:
     """Sentences on how the local run differs from a run on a cluster."""
     lines = []
     for name, role in job.spec.roles.items():
-        wanted = [resource for resource in role.resources.limits if resource.rpartition("/")[2].rpartition("-")[2] in GPU_RESOURCES]
-        if wanted and gpus == 0:
-            lines.append(f"role {name} asks for {', '.join(wanted)}; this machine has none, so the job runs on CPU")
+        requested = [resource for resource in role.resources.limits if resource.rpartition("/")[2].rpartition("-")[2] in GPU_RESOURCES]
+        if requested and gpus == 0:
+            lines.append(f"role {name} asks for {', '.join(requested)}; this machine has none, so the job runs on CPU")
         if role.resource_claims:
             names = ", ".join(claim.name for claim in role.resource_claims)
             lines.append(

@@ -138,18 +138,18 @@ def failure(job: TrainingJob, job_file: str, log: Path | None) -> list[str]:
     return lines
 
 
-def stopped(job: TrainingJob, code: ExitCode, again: str) -> list[str]:
-    """The last lines about a job that the user stopped. `again` is the command that continues it."""
+def stopped(job: TrainingJob, code: ExitCode, resume_command: str) -> list[str]:
+    """The last lines about a job that the user stopped. `resume_command` is the command that continues it."""
     status = job.status
     if code is ExitCode.PREEMPTED and status.checkpoint is not None:
-        return [f"saved at step {status.checkpoint.step}. Continue with: {again}"]
+        return [f"saved at step {status.checkpoint.step}. Continue with: {resume_command}"]
     if code is ExitCode.PREEMPTED and status.progress is None:
-        return [f"stopped before the first step, so no step is lost. Continue with: {again}"]
+        return [f"stopped before the first step, so no step is lost. Continue with: {resume_command}"]
     if code is ExitCode.PREEMPTED:
-        return [f"stopped and saved. Continue with: {again}"]
+        return [f"stopped and saved. Continue with: {resume_command}"]
     if status.checkpoint is not None:
-        return [f"stopped without saving; the last checkpoint is of step {status.checkpoint.step}. Continue from it with: {again}"]
-    return [f"stopped; nothing was saved. Start again with: {again}"]
+        return [f"stopped without saving; the last checkpoint is of step {status.checkpoint.step}. Continue from it with: {resume_command}"]
+    return [f"stopped; nothing was saved. Start again with: {resume_command}"]
 
 
 def log_tail(log: Path, lines: int = LOG_LINES) -> Sequence[str]:

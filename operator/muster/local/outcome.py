@@ -48,7 +48,7 @@ def last_failure(status: TrainingJobStatus) -> AttemptRecord | None:
 
 
 def stop_code(codes: Iterable[int | None], status: TrainingJobStatus) -> ExitCode:
-    """The exit code for a job that the user stopped. It says whether steps of the job are lost.
+    """The exit code for a job that the user stopped. It shows whether steps of the job are lost.
 
     `codes` are the exit codes of the replicas that ran at that time. Only the replica that saves reports steps and commits. A replica that
     was killed in an evaluation reports that it did not save, although every step is saved. So the newest commit decides, unless a replica

@@ -1,4 +1,4 @@
-"""The replicas of a run, as process groups of this machine. The lifecycle core sees them as it sees pods."""
+"""The replicas of a run, as process groups of this machine. For the lifecycle core they are the same as pods."""
 
 from __future__ import annotations
 

@@ -72,12 +72,12 @@ LONGEST_GRACE = 10.0  # grace period in seconds of processes that remain when `m
 class Settings:
     """The working directory of the processes and the options of the command.
 
-    `job_file` is the path as the user wrote it. `again` is the command that continues the run.
+    `job_file` is the path as the user wrote it. `resume_command` is the command that continues the run.
     """
 
     cwd: Path
     job_file: Path
-    again: str
+    resume_command: str
     ports: PortRange | None = None
     show_logs: bool = False
 
@@ -157,7 +157,7 @@ class Runner:
             self._changed.clear()
             ended = [replica for replica in self._table.replicas if replica.deleting and replica.finished]
             observed = self._observed()
-            decision = decide(self._wanted(), observed, _now(), policy=POLICY)
+            decision = decide(self._desired(), observed, _now(), policy=POLICY)
             self._write_status(decision.status, observed)
             await self._carry_out(decision.actions)
             self._show_new_output()
@@ -170,7 +170,7 @@ class Runner:
             if not ended:
                 await self._wait(decision.wake)
 
-    def _wanted(self) -> TrainingJob:
+    def _desired(self) -> TrainingJob:
         """The job with its status. It is suspended once the user has stopped the run."""
         spec = self._runnable.spec.model_copy(update={"suspend": self._stopping is not None})
         return self._runnable.model_copy(update={"spec": spec, "status": self._job.status})
@@ -315,7 +315,7 @@ class Runner:
         """Shows the last lines of a run that the user stopped, and returns its exit code."""
         self._display.close()
         code = stop_code(codes, self._job.status)
-        for line in messages.stopped(self._job, code, self._settings.again):
+        for line in messages.stopped(self._job, code, self._settings.resume_command):
             self._display.line(line)
         return code
 

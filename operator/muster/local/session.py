@@ -66,7 +66,7 @@ def _run_file(request: RunRequest) -> ExitCode:
     settings = Settings(
         cwd=Path.cwd(),
         job_file=Path(request.job_file),
-        again=f"{request.command} --resume",
+        resume_command=f"{request.command} --resume",
         ports=allowed,
         show_logs=request.show_logs,
     )
@@ -76,27 +76,27 @@ def _run_file(request: RunRequest) -> ExitCode:
         resume=request.resume,
         fresh=request.fresh,
         now=datetime.now(UTC),
-        again=request.command,
+        command=request.command,
         say=display.line,
     )
     return _run_started(start, settings, display)
 
 
 def run_job(
-    job: TrainingJob, directory: Path, *, job_file: Path, display: Display, resume: bool = False, again: str = "the same command"
+    job: TrainingJob, directory: Path, *, job_file: Path, display: Display, resume: bool = False, resume_command: str = "the same command"
 ) -> ExitCode:
     """Runs a job that has no file of its own. With `resume`, continues the run in the directory. Paths of programs are relative to
-    `job_file`. `again` is the command that continues, for messages. Raises RunError if the job cannot run."""
-    start = open_run(job, directory, resume=resume, fresh=not resume, now=datetime.now(UTC), again=again, say=display.line)
-    return _run_started(start, Settings(cwd=Path.cwd(), job_file=job_file, again=again), display)
+    `job_file`. `resume_command` is the command that continues, for messages. Raises RunError if the job cannot run."""
+    start = open_run(job, directory, resume=resume, fresh=not resume, now=datetime.now(UTC), command=resume_command, say=display.line)
+    return _run_started(start, Settings(cwd=Path.cwd(), job_file=job_file, resume_command=resume_command), display)
 
 
 def _run_started(start: Start, settings: Settings, display: Display) -> ExitCode:
     """Runs the job, and returns its exit code."""
     try:
         if start.finished:
-            again = settings.again.removesuffix(" --resume")
-            display.line(f"{start.job.metadata.name} has finished already; nothing to do. Start over with: {again} --fresh")
+            command = settings.resume_command.removesuffix(" --resume")
+            display.line(f"{start.job.metadata.name} has finished already; nothing to do. Start over with: {command} --fresh")
             return ExitCode.COMPLETED
         for remark in remarks(start.job, gpus=len(list(Path("/dev").glob("nvidia[0-9]*"))), job_file=settings.job_file):
             display.line(remark)

@@ -36,17 +36,17 @@ class Start:
     observed: Observed = field(default_factory=Observed)
 
 
-def open_run(job: TrainingJob, path: Path, *, resume: bool, fresh: bool, now: datetime, again: str, say: Callable[[str], None]) -> Start:
+def open_run(job: TrainingJob, path: Path, *, resume: bool, fresh: bool, now: datetime, command: str, say: Callable[[str], None]) -> Start:
     """Locks the run directory. If it has a run that the user resumes or replaces, ends the processes that an earlier `muster run` left.
 
     Raises ConfigurationError if the directory has a run and neither `resume` nor `fresh` is set, if it has none and `resume` is set, or if
-    another `muster run` uses it. `again` is the command line without these two options.
+    another `muster run` uses it. `command` is the command line without these two options.
     """
     if job.spec.preset is not None:
         raise FieldError(f"spec.preset: {no_file_for(job.spec.preset)}")
     if resume and not has_run(path):
         raise ConfigurationError(
-            f"{path}: {'has' if path.is_dir() else 'does not exist, so it has'} no run to resume; {_choices(path, again)}"
+            f"{path}: {'has' if path.is_dir() else 'does not exist, so it has'} no run to resume; {_choices(path, command)}"
         )
     directory = open_run_directory(path)
     try:
@@ -54,7 +54,7 @@ def open_run(job: TrainingJob, path: Path, *, resume: bool, fresh: bool, now: da
         if run is not None and not (fresh or resume):
             raise ConfigurationError(
                 f"{path}: the run of {run.metadata.name} in it is {progress_phrase(run)}; "
-                f"continue it with: {again} --resume, or move it aside and start over with: {again} --fresh"
+                f"continue it with: {command} --resume, or move it aside and start over with: {command} --fresh"
             )
         if run is not None:
             _end_leftovers(run, directory, say)
@@ -72,13 +72,13 @@ def open_run(job: TrainingJob, path: Path, *, resume: bool, fresh: bool, now: da
         raise
 
 
-def _choices(path: Path, again: str) -> str:
+def _choices(path: Path, command: str) -> str:
     """What the user can do when the directory has no run."""
     folders = path.parent.iterdir() if path.parent.is_dir() else ()
     runs = sorted(str(folder) for folder in folders if has_run(folder))
     shown = ", ".join(runs[:MOST_SHOWN]) + (", ..." if len(runs) > MOST_SHOWN else "")
     others = f"name one of these with --run-dir: {shown}; or " if runs else ""
-    return f"{others}start a new run with: {again}"
+    return f"{others}start a new run with: {command}"
 
 
 def _write(start: Start) -> None:
@@ -104,9 +104,9 @@ def _load_if_readable(directory: RunDirectory) -> TrainingJob | None:
 def _end_leftovers(run: TrainingJob, directory: RunDirectory, say: Callable[[str], None]) -> None:
     grace = min(10.0, grace_seconds(run.spec, run.status))
     mark = directory.mark(run.metadata.uid)
-    left = sweep(RUN_MARK, mark, grace_seconds=grace)
-    if left:
-        say(f"{left} processes of an earlier run do not end; they have {RUN_MARK}={mark} in their environment")
+    remaining = sweep(RUN_MARK, mark, grace_seconds=grace)
+    if remaining:
+        say(f"{remaining} processes of an earlier run do not end; they have {RUN_MARK}={mark} in their environment")
 
 
 def _start_over(job: TrainingJob, run: TrainingJob | None, directory: RunDirectory, now: datetime, say: Callable[[str], None]) -> Start:

@@ -68,9 +68,9 @@ def findings(collectives: Sequence[Collective], socket: Socket, *, processors: i
             results.append(Finding(f"At that size {best.name} is {large.seconds / best.seconds:.2g} times as fast.", "good"))
     world = collectives[0].world
     if processors is not None and world > processors:
-        who = "processes" if socket.seconds else "devices"
+        units = "processes" if socket.seconds else "devices"
         results.append(
-            Finding(f"{world} {who} shared {processors} processors, so the figures depend on that as much as on the links.", "bad")
+            Finding(f"{world} {units} shared {processors} processors, so the figures depend on that as much as on the links.", "bad")
         )
     return results
 

@@ -33,13 +33,13 @@ class JobDefaults:
     preset: str = ""
 
     @classmethod
-    def of(cls, given: Defaults, *, preset: str = "") -> JobDefaults:
+    def of(cls, defaults: Defaults, *, preset: str = "") -> JobDefaults:
         return cls(
-            template=given.template,
-            storage=given.checkpoint.storage,
-            templates={name: role.template for name, role in given.roles.items() if role.template},
-            resources={name: role.resources for name, role in given.roles.items() if role.resources != Resources()},
-            images=given.images,
+            template=defaults.template,
+            storage=defaults.checkpoint.storage,
+            templates={name: role.template for name, role in defaults.roles.items() if role.template},
+            resources={name: role.resources for name, role in defaults.roles.items() if role.resources != Resources()},
+            images=defaults.images,
             preset=preset,
         )
 
@@ -50,8 +50,8 @@ class JobDefaults:
             spec = spec.model_copy(update={"checkpoint": spec.checkpoint.model_copy(update={"storage": self.storage})})
         if not self.resources:
             return spec
-        given = self.resources
-        roles = {name: _with_resources(role, given[name]) for name, role in _roles_of(spec).items() if name in given}
+        defaults = self.resources
+        roles = {name: _with_resources(role, defaults[name]) for name, role in _roles_of(spec).items() if name in defaults}
         return spec.model_copy(update={"roles": {**spec.roles, **roles}})
 
     def removed(self, spec: TrainingJobSpec) -> TrainingJobSpec:
@@ -94,12 +94,12 @@ def _roles_of(spec: TrainingJobSpec) -> dict[RoleName, Role]:
     return {name: role for name, role in roles if role is not None}
 
 
-def _with_resources(role: Role, given: Resources) -> Role:
+def _with_resources(role: Role, defaults: Resources) -> Role:
     """The role with default resources, for each resource that it names neither in limits nor in requests."""
     own = role.resources
     named = {*own.limits, *own.requests}
-    limits = {name: quantity for name, quantity in given.limits.items() if name not in named}
-    requests = {name: quantity for name, quantity in given.requests.items() if name not in named}
+    limits = {name: quantity for name, quantity in defaults.limits.items() if name not in named}
+    requests = {name: quantity for name, quantity in defaults.requests.items() if name not in named}
     merged = Resources(limits={**limits, **own.limits}, requests={**requests, **own.requests})
     return role.model_copy(update={"resources": merged})
 

@@ -12,7 +12,7 @@ from muster.api.constants import FORM_LABEL
 from muster.api.spec import TrainingJobSpec
 from muster.render.defaults import JobDefaults
 
-_LEFT_OUT: Any = {
+_OMITTED: Any = {
     "elastic": True,
     "recovery": True,
     "scheduling": True,
@@ -30,7 +30,7 @@ _LEFT_OUT: Any = {
 def form_of(spec: TrainingJobSpec, defaults: Sequence[JobDefaults]) -> str:
     """The form of pods of this spec and these defaults, fit for a label. Fields with default values are omitted, so that a newer operator
     with more fields gets the same digest. Images are omitted too, because a job uses the images of its admission."""
-    fields = spec.model_dump(mode="json", exclude=_LEFT_OUT, exclude_defaults=True)
+    fields = spec.model_dump(mode="json", exclude=_OMITTED, exclude_defaults=True)
     roles = {name: role for name, role in fields.pop("roles", {}).items() if role}
     installation = {name: value for each in defaults if not each.preset for name, value in each.template.items()}
     others = [[each.template, each.templates] for each in defaults if each.preset or each.templates]
@@ -42,6 +42,6 @@ def digest_of(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:10]
 
 
-def is_outdated(existing: dict[str, Any], wanted: dict[str, Any]) -> bool:
+def is_outdated(existing: dict[str, Any], desired: dict[str, Any]) -> bool:
     """Whether an object has another form than the wanted one. Compares only digests, because the API server adds fields to the object."""
-    return bool((existing["metadata"].get("labels") or {}).get(FORM_LABEL) != wanted["metadata"]["labels"][FORM_LABEL])
+    return bool((existing["metadata"].get("labels") or {}).get(FORM_LABEL) != desired["metadata"]["labels"][FORM_LABEL])

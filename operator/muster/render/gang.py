@@ -110,8 +110,8 @@ def priority_class_of(job: TrainingJob, defaults: Sequence[JobDefaults]) -> str:
     name = next(replica.role for replica in strategy.plan(job.spec).replicas if strategy.is_in_world(replica.role))
     role = job.spec.roles.get(name)
     templates = [*(template for each in defaults for _, template in each.templates_of(name)), role.template if role else {}]
-    given = [template.get("spec") or {} for template in templates]
-    return next((str(spec["priorityClassName"] or "") for spec in reversed(given) if "priorityClassName" in spec), "")
+    specs = [template.get("spec") or {} for template in templates]
+    return next((str(spec["priorityClassName"] or "") for spec in reversed(specs) if "priorityClassName" in spec), "")
 
 
 def identity(job: TrainingJob, scheduler: GangScheduler) -> dict[str, Any]:

@@ -41,8 +41,8 @@ def fetcher_of(job: TrainingJob, role: RoleName, *, image: str) -> dict[str, Any
 
 def requests_of(job: TrainingJob, inputs: list[JobInput]) -> list[InputRequest]:
     """The request to the fetcher. Each input has the revision that the job already uses."""
-    known = {(each.name, each.source): each.revision for each in job.status.inputs}
-    return [InputRequest(each.name, each.source, known.get((each.name, each.source), "")) for each in inputs]
+    revisions = {(each.name, each.source): each.revision for each in job.status.inputs}
+    return [InputRequest(each.name, each.source, revisions.get((each.name, each.source), "")) for each in inputs]
 
 
 def with_fetcher(pod: dict[str, Any], job: TrainingJob, role: RoleName, *, node_cache: str | None) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def priority_class(name: str) -> dict[str, Any]:
 def workload(job: TrainingJob, images: Images, defaults: Sequence[JobDefaults]) -> dict[str, Any]:
     """The Workload of the job: one pod set per role. Kueue may admit an elastic job with fewer workers.
 
-    The value of its priority class is missing, because only the cluster knows it (`with_priority`).
+    The value of its priority class is missing, because only the cluster has it (`with_priority`).
     """
     job = job.with_status(TrainingJobStatus())
     plan, strategy, elastic = plans_of(job).pool, strategy_of(job.spec.strategy), job.spec.elastic
@@ -123,12 +123,12 @@ def _pods_ready(existing: dict[str, Any], is_ready: bool, now: str) -> dict[str,
 def admitted_count(existing: dict[str, Any], pod_set: str) -> int | None:
     """The number of pods of this pod set for which Kueue reserves quota that the job has not given back. None if Kueue does not report
     it."""
-    wanted = next((each["count"] for each in existing["spec"]["podSets"] if each["name"] == pod_set), None)
+    total = next((each["count"] for each in existing["spec"]["podSets"] if each["name"] == pod_set), None)
     assignments = ((existing.get("status") or {}).get("admission") or {}).get("podSetAssignments") or ()
-    given = next((each.get("count", wanted) for each in assignments if each["name"] == pod_set), None)
-    if wanted is None or given is None:
+    assigned = next((each.get("count", total) for each in assignments if each["name"] == pod_set), None)
+    if total is None or assigned is None:
         return None
-    return int(min(given, wanted - _reclaimable(existing).get(pod_set, 0)))
+    return int(min(assigned, total - _reclaimable(existing).get(pod_set, 0)))
 
 
 def with_given_back(existing: dict[str, Any], pod_set: str, needed: int) -> dict[str, Any]:
@@ -136,8 +136,8 @@ def with_given_back(existing: dict[str, Any], pod_set: str, needed: int) -> dict
     count = admitted_count(existing, pod_set)
     if count is None or needed >= count:
         return existing
-    wanted = next(each["count"] for each in existing["spec"]["podSets"] if each["name"] == pod_set)
-    reclaimable = {**_reclaimable(existing), pod_set: wanted - needed}
+    total = next(each["count"] for each in existing["spec"]["podSets"] if each["name"] == pod_set)
+    reclaimable = {**_reclaimable(existing), pod_set: total - needed}
     entries = [{"name": name, "count": each} for name, each in reclaimable.items()]
     return {**existing, "status": {**existing["status"], "reclaimablePods": entries}}
 
@@ -199,15 +199,15 @@ def placed(pod: dict[str, Any], placement: Placement) -> dict[str, Any]:
 
 def _requirements(spec: dict[str, Any]) -> dict[str, Any]:
     """The part of a pod's spec that Kueue reads. The rest may be large."""
-    kept = {name: spec[name] for name in _READ_BY_KUEUE if name in spec}
+    requirements = {name: spec[name] for name in _READ_BY_KUEUE if name in spec}
     required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get("requiredDuringSchedulingIgnoredDuringExecution")
     if required:
-        kept["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+        requirements["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
     for field_name in ("initContainers", "containers"):
         containers = [
             {name: each[name] for name in ("name", "image", "resources", "restartPolicy") if name in each}
             for each in spec.get(field_name) or ()
         ]
         if containers:
-            kept[field_name] = containers
-    return {**kept, "restartPolicy": "Never"}
+            requirements[field_name] = containers
+    return {**requirements, "restartPolicy": "Never"}

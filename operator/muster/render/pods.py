@@ -57,10 +57,10 @@ _OUR_CONTAINERS = (SUPERVISOR_CONTAINER, FETCHER)
 _NO_DEVICES = ("cpu", "memory", "ephemeral-storage")
 _MOST_EXCLUDED = 50
 _RULES = "requiredDuringSchedulingIgnoredDuringExecution"
-_WISHES = "preferredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _FIXED_METADATA = ("name", "namespace", "ownerReferences")
 _FIXED_SPEC = ("hostname", "subdomain", "restartPolicy")
-_KNOWN_TO_THE_POD = tuple(
+_POD_IDENTITY = tuple(
     {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
     for name, path in ((NAMES["pod_name"], "metadata.name"), (NAMES["pod_uid"], "metadata.uid"))
 )
@@ -146,7 +146,7 @@ def pod_of(
         command=command_of(job.spec.trainer),  # `$(NAME)` in a user's command is for the kubelet to expand
         environment=[
             *({"name": name, "value": _literal(value)} for name, value in environment.items()),
-            *_KNOWN_TO_THE_POD,
+            *_POD_IDENTITY,
             *([_NODE] if memory else ()),
         ],
         ports=[(name, addresses.port(replica.role, replica.index, name)) for name in replica.ports],
@@ -234,8 +234,8 @@ def _avoiding(pod: dict[str, Any], nodes: list[str]) -> dict[str, Any]:
     affinity = pod["spec"].get("affinity") or {}
     node_affinity = affinity.get("nodeAffinity") or {}
     others = {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in nodes]}
-    wishes = [*(node_affinity.get(_WISHES) or []), {"weight": 100, "preference": others}]
-    return {**pod, "spec": {**pod["spec"], "affinity": {**affinity, "nodeAffinity": {**node_affinity, _WISHES: wishes}}}}
+    preferred = [*(node_affinity.get(_PREFERRED) or []), {"weight": 100, "preference": others}]
+    return {**pod, "spec": {**pod["spec"], "affinity": {**affinity, "nodeAffinity": {**node_affinity, _PREFERRED: preferred}}}}
 
 
 def _excluding(pod: dict[str, Any], nodes: Sequence[str]) -> dict[str, Any]:
@@ -258,12 +258,12 @@ def _excluding(pod: dict[str, Any], nodes: Sequence[str]) -> dict[str, Any]:
 
 def _packed(pod: dict[str, Any], job: TrainingJob, label: str) -> dict[str, Any]:
     """The pod with a preference for nodes that have the same value of this label as the nodes of the job's other pods. A rule could prevent
-    the start of the job, because a scheduler chooses the first pod's node before it knows where all pods fit."""
+    the start of the job, because a scheduler chooses the first pod's node before it has a place for all pods."""
     affinity = pod["spec"].get("affinity") or {}
     pod_affinity = affinity.get("podAffinity") or {}
     others = {"topologyKey": label, "labelSelector": {"matchLabels": {JOB_UID_LABEL: uid_of(job)}}}
-    wishes = [*(pod_affinity.get(_WISHES) or []), {"weight": 100, "podAffinityTerm": others}]
-    return {**pod, "spec": {**pod["spec"], "affinity": {**affinity, "podAffinity": {**pod_affinity, _WISHES: wishes}}}}
+    preferred = [*(pod_affinity.get(_PREFERRED) or []), {"weight": 100, "podAffinityTerm": others}]
+    return {**pod, "spec": {**pod["spec"], "affinity": {**affinity, "podAffinity": {**pod_affinity, _PREFERRED: preferred}}}}
 
 
 def _apart(pod: dict[str, Any], job: TrainingJob) -> dict[str, Any]:
@@ -271,8 +271,8 @@ def _apart(pod: dict[str, Any], job: TrainingJob) -> dict[str, Any]:
     affinity = pod["spec"].get("affinity") or {}
     anti_affinity = affinity.get("podAntiAffinity") or {}
     others = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {JOB_UID_LABEL: uid_of(job)}}}
-    wishes = [*(anti_affinity.get(_WISHES) or []), {"weight": 100, "podAffinityTerm": others}]
-    return {**pod, "spec": {**pod["spec"], "affinity": {**affinity, "podAntiAffinity": {**anti_affinity, _WISHES: wishes}}}}
+    preferred = [*(anti_affinity.get(_PREFERRED) or []), {"weight": 100, "podAffinityTerm": others}]
+    return {**pod, "spec": {**pod["spec"], "affinity": {**affinity, "podAntiAffinity": {**anti_affinity, _PREFERRED: preferred}}}}
 
 
 def _literal(text: str) -> str:

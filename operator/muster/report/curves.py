@@ -40,13 +40,13 @@ class Comparison:
 def compare(one: History, other: History) -> Comparison:
     """Compares the losses step by step as exact binary numbers (`float.hex`). If a step was redone, its last execution counts. Omits steps
     without such a number."""
-    left, right = ({number: step for number, step in history.curve.items() if step.loss_hex} for history in (one, other))
-    common = sorted(left.keys() & right.keys())
-    different = [step for step in common if left[step].loss_hex != right[step].loss_hex]
+    one_steps, other_steps = ({number: step for number, step in history.curve.items() if step.loss_hex} for history in (one, other))
+    common = sorted(one_steps.keys() & other_steps.keys())
+    different = [step for step in common if one_steps[step].loss_hex != other_steps[step].loss_hex]
     return Comparison(
         compared=len(common),
         equal=len(common) - len(different),
-        largest_difference=max((abs(left[step].loss_value - right[step].loss_value) for step in different), default=0.0),
+        largest_difference=max((abs(one_steps[step].loss_value - other_steps[step].loss_value) for step in different), default=0.0),
         first_difference=different[0] if different else None,
-        missing=len(left.keys() ^ right.keys()),
+        missing=len(one_steps.keys() ^ other_steps.keys()),
     )

@@ -103,13 +103,13 @@ def history_of(unordered: Iterable[Event]) -> History:
 
 def _without_repeats(events: Iterable[Event]) -> list[Event]:
     """The steps and commits, without those that rank 0, or a lower rank, also reports in the same attempt."""
-    found = [event for event in events if isinstance(event, Step | Commit)]
-    known = {(type(event), event.attempt, event.step) for event in found if event.rank == 0}
+    progress = [event for event in events if isinstance(event, Step | Commit)]
+    reported = {(type(event), event.attempt, event.step) for event in progress if event.rank == 0}
     single: list[Event] = []
-    for event in found:
+    for event in progress:
         key = (type(event), event.attempt, event.step)
-        if event.rank == 0 or key not in known:
-            known.add(key)
+        if event.rank == 0 or key not in reported:
+            reported.add(key)
             single.append(event)
     return single
 

@@ -106,10 +106,10 @@ def as_html(page: Page) -> str:
 def environment(*folders: jinja2.BaseLoader) -> jinja2.Environment:
     """Templates of this package and of further ones. `parts.html.j2` draws the findings, figures and sections of `page`."""
     loader = jinja2.ChoiceLoader([*folders, jinja2.PackageLoader("muster.report", ".")])
-    made = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    made.filters |= {"shown": shown, "kind": lambda part: type(part).__name__}
-    made.globals |= {"svg": svg, "WIDE": WIDE, "NARROW": NARROW, "FEW_COLUMNS": FEW_COLUMNS, "css": Markup(style())}
-    return made
+    jinja = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    jinja.filters |= {"shown": shown, "kind": lambda part: type(part).__name__}
+    jinja.globals |= {"svg": svg, "WIDE": WIDE, "NARROW": NARROW, "FEW_COLUMNS": FEW_COLUMNS, "css": Markup(style())}
+    return jinja
 
 
 @cache

@@ -19,7 +19,6 @@ from muster_contract.checkpoint_layout import HISTORY, Fence
 from muster_contract.codes import ExitCode
 from muster_contract.events import Event
 from muster_contract.history import (
-    ATTEMPTS_KEPT,
     EVENTS,
     LOG,
     LOG_LINES,
@@ -27,6 +26,7 @@ from muster_contract.history import (
     MOST_LOG_BYTES,
     MOST_RECORD_BYTES,
     RECORD,
+    STORED_ATTEMPTS,
     ReplicaRecord,
 )
 from muster_contract.text import printable
@@ -40,7 +40,7 @@ MOST_BRIEFLY = 4
 
 
 @dataclass(frozen=True)
-class Left:
+class ReplicaFiles:
     """The files of one replica from one attempt."""
 
     record: ReplicaRecord
@@ -56,10 +56,10 @@ class Left:
 class Recorded:
     """The files of all replicas of one job, by attempt and replica. There is at least one replica."""
 
-    replicas: tuple[Left, ...]
+    replicas: tuple[ReplicaFiles, ...]
 
     @property
-    def last(self) -> list[Left]:
+    def last(self) -> list[ReplicaFiles]:
         """The replicas of the newest attempt."""
         newest = max(each.record.attempt for each in self.replicas)
         return [each for each in self.replicas if each.record.attempt == newest]
@@ -97,7 +97,7 @@ class Recorded:
             phase=Phase.SUCCEEDED if self.state == Phase.SUCCEEDED.value else Phase.FAILED,
             attempt=max(attempts),
             progress=None if step is None else Progress(step=step, loss=loss and loss[:32]),
-            attempts=tuple(_attempt(number, attempts[number]) for number in sorted(attempts)[-ATTEMPTS_KEPT:]),
+            attempts=tuple(_attempt(number, attempts[number]) for number in sorted(attempts)[-STORED_ATTEMPTS:]),
         )
 
 
@@ -107,15 +107,15 @@ def read_recorded(root: Path | Storage, namespace: str, name: str, *, created: d
 
     Raises ReportError if there is nothing.
     """
-    replicas: list[Left] = []
+    replicas: list[ReplicaFiles] = []
     storage = storage_of(root)
     problem = ""
     try:
         with storage.folder(namespace, name, HISTORY) as history:
             fences = sorted(fence for each in history.names() if (fence := Fence.parse(each)) is not None)
-            wanted = created.replace(microsecond=0) if created is not None else fences[-1].created if fences else None
-            most = 1 if brief else ATTEMPTS_KEPT
-            own = [fence for fence in fences if fence.created == wanted][-most:]
+            creation = created.replace(microsecond=0) if created is not None else fences[-1].created if fences else None
+            most = 1 if brief else STORED_ATTEMPTS
+            own = [fence for fence in fences if fence.created == creation][-most:]
             reading = _Reading(MOST_BRIEFLY if brief else MOST_REPLICAS, 0 if brief else MOST_BYTES)
             for fence in reversed(own):  # if there is too much, the oldest is omitted
                 replicas[:0] = reading.attempt(history, fence)
@@ -154,22 +154,22 @@ def _moment(seconds: float) -> datetime:
 class _Reading:
     """Reads at most so many replicas of each attempt. `left` is how many bytes of events and logs may still be read."""
 
-    def __init__(self, most: int, left: int) -> None:
+    def __init__(self, most: int, remaining_bytes: int) -> None:
         self._most = most
-        self._left = left
+        self._remaining_bytes = remaining_bytes
 
-    def attempt(self, history: Folder, fence: Fence) -> list[Left]:
+    def attempt(self, history: Folder, fence: Fence) -> list[ReplicaFiles]:
         """The replicas of one attempt. Raises OSError."""
-        found = []
+        replicas = []
         with history.folder(str(fence)) as attempt:
             for name in attempt.names()[: self._most]:
                 with suppress(OSError), attempt.folder(name) as folder:
-                    left = self._replica(folder, fence, name)
-                    if left is not None:
-                        found.append(left)
-        return found
+                    replica = self._replica(folder, fence, name)
+                    if replica is not None:
+                        replicas.append(replica)
+        return replicas
 
-    def _replica(self, folder: Folder, fence: Fence, name: str) -> Left | None:
+    def _replica(self, folder: Folder, fence: Fence, name: str) -> ReplicaFiles | None:
         try:
             record = parse(ReplicaRecord, folder.content(RECORD, MOST_RECORD_BYTES), RECORD)
         except (OSError, ValueError, WireError):
@@ -179,13 +179,13 @@ class _Reading:
         events = events_in(self._text(folder, EVENTS, MOST_EVENT_BYTES))
         own = (event for event in events if (event.role, event.index, event.attempt) == (record.role, record.index, record.attempt))
         log = self._text(folder, LOG, MOST_LOG_BYTES).splitlines()[-LOG_LINES:]
-        return Left(record, tuple(own), tuple(printable(line, keep="\t") for line in log))
+        return ReplicaFiles(record, tuple(own), tuple(printable(line, keep="\t") for line in log))
 
     def _text(self, folder: Folder, name: str, limit: int) -> str:
         """The content of a file. Empty if the file is too large, or of another kind."""
         try:
-            content = folder.content(name, min(limit, self._left))
+            content = folder.content(name, min(limit, self._remaining_bytes))
         except (OSError, ValueError):
             return ""
-        self._left -= len(content)
+        self._remaining_bytes -= len(content)
         return content.decode(errors="replace")

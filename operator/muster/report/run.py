@@ -62,7 +62,7 @@ class Run:
 
 
 def run_page(run: Run, *, against: Run | None = None) -> Page:
-    """The page of a run. With `against`, its first sentence says whether both runs have the same losses."""
+    """The page of a run. With `against`, its first sentence shows whether both runs have the same losses."""
     history, spans = run.history, run.spans()
     totals = seconds_by_kind(spans)
     redone = f"The broad pale line shows the {len(history.redone)} steps that were lost in a failure and done again by the next attempt."

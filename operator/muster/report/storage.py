@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 
 
 class StorageError(ValueError):
-    """The address of a storage is not valid, or its client is not installed. The message says what to write or do."""
+    """The address of a storage is not valid, or its client is not installed. The message has the remedy."""
 
 
 class Folder(Protocol):
@@ -46,7 +46,7 @@ class Folder(Protocol):
         """A context manager with the folder of this name in this folder."""
 
     def content(self, name: str, limit: int) -> bytes:
-        """The content of a file. Raises ValueError for one of another kind, or one that is longer than `limit` bytes."""
+        """The content of a file. Raises ValueError if it is not a regular file, or is longer than `limit` bytes."""
 
 
 class Storage(Protocol):
@@ -66,7 +66,7 @@ def storage_of(place: str | Path | Storage) -> Storage:
         if parts.scheme == "file":
             return Directory(Path(parts.path))
         if parts.scheme != "s3" or not parts.netloc or parts.query or parts.fragment:
-            raise StorageError(f"{place}: is no place of histories; write a folder or s3://bucket/prefix")
+            raise StorageError(f"{place}: is not an address of histories; write a folder or s3://bucket/prefix")
         return Bucket(parts.netloc, parts.path.strip("/"))
     return Directory(Path(place)) if isinstance(place, str | Path) else place
 

@@ -237,9 +237,9 @@ class Strategy:
 
     def role(self, spec: TrainingJobSpec, name: RoleName) -> Role | None:
         """The role in the spec, or else with the default count. None if the job does not have the role."""
-        given = spec.roles.get(name)
-        if given is not None or not self.roles[name].default:
-            return given
+        role = spec.roles.get(name)
+        if role is not None or not self.roles[name].default:
+            return role
         return Role(replicas=self.roles[name].default)
 
     def plan(self, spec: TrainingJobSpec) -> WorldPlan:

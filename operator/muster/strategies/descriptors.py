@@ -51,9 +51,9 @@ def problems(strategy: object) -> Iterator[str]:
         "options": (strategy.options, f"names of options ({', '.join(Options.model_fields)})", lambda name: name in Options.model_fields),
         "communications": (strategy.communications, "values of Communication", lambda value: isinstance(value, Communication)),
     }
-    for part, (values, what, is_right) in sets.items():
+    for part, (values, member_kind, is_right) in sets.items():
         if not isinstance(values, Set) or not all(map(is_right, values)):
-            yield f"{part} must be a set of {what}, not {values!r}"
+            yield f"{part} must be a set of {member_kind}, not {values!r}"
     yield from _function_problems(strategy)
 
 

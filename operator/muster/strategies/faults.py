@@ -41,7 +41,7 @@ def guarded(strategy: Strategy, package: str) -> Strategy:
     )
 
 
-def _call(what: str, function: Callable[..., Any], convert: Callable[[Any], Any], *arguments: Any) -> Any:
+def _call(label: str, function: Callable[..., Any], convert: Callable[[Any], Any], *arguments: Any) -> Any:
     try:
         return convert(function(*arguments))
     except InvalidJobError:
@@ -50,7 +50,7 @@ def _call(what: str, function: Callable[..., Any], convert: Callable[[Any], Any]
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
         where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
         reason = printable(" ".join(f"{type(error).__name__}: {error}".split()))
-        message = f"{what} failed: {reason:.300}{where}; this is a fault of that package"
+        message = f"{label} failed: {reason:.300}{where}; this is a fault of that package"
         raise StrategyFaultError([Problem("spec.strategy", message)]) from error
 
 

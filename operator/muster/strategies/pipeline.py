@@ -29,9 +29,9 @@ def asynchronous_problems(strategy: Strategy, spec: TrainingJobSpec) -> list[Pro
     """Options that need the gradient of a whole step, which a pipeline never has."""
     if is_synchronous(spec):
         return []
-    given = {"spec.options.mesh.data": MESH.of(spec).data, "spec.batch.accumulationSteps": spec.batch.accumulation_steps}
+    settings = {"spec.options.mesh.data": MESH.of(spec).data, "spec.batch.accumulationSteps": spec.batch.accumulation_steps}
     message = "PipeDream updates each stage by itself, after each micro-batch; write 1, or options.pipeline.schedule: 1F1B"
-    return [Problem(field, message) for field, number in given.items() if number > 1]
+    return [Problem(field, message) for field, number in settings.items() if number > 1]
 
 
 def is_synchronous(spec: TrainingJobSpec) -> bool:

@@ -28,8 +28,7 @@ def environment(spec: TrainingJobSpec, plan: WorldPlan, replica: ReplicaPlan, ad
     """Names of variables and labels: GKE's documentation of TPU workloads, and `tensorflow/python/tpu/client/client.py`.
 
     GKE itself injects TPU_WORKER_ID and TPU_WORKER_HOSTNAMES only into indexed Jobs, so they are set here. With several hosts
-    TPUClusterResolver learns the runtimes' addresses from KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS; with one, TPU_NAME=local says where the
-    chips are.
+    TPUClusterResolver reads the runtimes' addresses from KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS. With one, TPU_NAME=local means its own chips.
     """
     hosts = [addresses.host(member.role, member.index) for member in plan.replicas]
     slice_env = {"TPU_WORKER_ID": str(replica.index), "TPU_WORKER_HOSTNAMES": ",".join(hosts)}

@@ -19,7 +19,7 @@ from muster.client.connection import Target, connected
 from muster.report.storage import Storage
 from muster.ui.app import Pages
 from muster.ui.sessions import OwnSession, UserSessions
-from muster.ui.sources import ClusterJobs, GoneJobs, LocalRuns, Seen, Sources
+from muster.ui.sources import ClusterJobs, DeletedJobs, LocalRuns, ObservedSteps, Sources
 
 LOOPBACK = "127.0.0.1"
 
@@ -43,20 +43,20 @@ async def serve_own(own: Own, *, port: int, opened: Callable[[str], None]) -> No
         if own.target is not None:
             try:
                 connection = await stack.enter_async_context(connected(own.target))
-                sources["cluster"] = ClusterJobs(connection, Seen(), history=own.history)
+                sources["cluster"] = ClusterJobs(connection, ObservedSteps(), history=own.history)
                 namespace = None if own.everywhere else connection.namespace
             except errors.NoClusterError:
                 if own.target != Target():
                     raise  # the user has named a cluster
         if own.history is not None:
-            sources["gone"] = GoneJobs(own.history, None)
+            sources["gone"] = DeletedJobs(own.history, None)
         session = OwnSession(sources, time.monotonic)
         listening = socket.create_server((LOOPBACK, port))
         free = listening.getsockname()[1]
         runner = await _ready(stack, _own_pages(session, free, namespace=namespace))
         await web.SockSite(runner, listening).start()
         opened(f"http://{LOOPBACK}:{free}/?token={session.secret}")
-        await _asked_to_end()
+        await _stop_signal()
 
 
 async def serve_users(sessions: UserSessions, *, host: str, port: int, certificate: Path | None, opened: Callable[[str], None]) -> None:
@@ -70,7 +70,7 @@ async def serve_users(sessions: UserSessions, *, host: str, port: int, certifica
         await web.TCPSite(runner, host or None, port, ssl_context=_tls(certificate)).start()
         free = runner.addresses[0][1]
         opened(f"{'https' if certificate else 'http'}://{host or '*'}:{free}/")
-        await _asked_to_end()
+        await _stop_signal()
 
 
 def _tls(folder: Path | None) -> ssl.SSLContext | None:
@@ -96,9 +96,9 @@ async def _ready(stack: AsyncExitStack, pages: Pages) -> web.AppRunner:
     return runner
 
 
-async def _asked_to_end() -> None:
-    asked = asyncio.Event()
+async def _stop_signal() -> None:
+    stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for each in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(each, asked.set)
-    await asked.wait()
+        loop.add_signal_handler(each, stop.set)
+    await stop.wait()

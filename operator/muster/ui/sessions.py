@@ -19,7 +19,7 @@ from muster.client import errors
 from muster.client.connection import connected_as
 from muster.control.rate_limits import Bucket
 from muster.report.storage import Storage
-from muster.ui.sources import ClusterJobs, GoneJobs, Seen, Sources
+from muster.ui.sources import ClusterJobs, DeletedJobs, ObservedSteps, Sources
 
 MOST_SESSIONS = 500
 MOST_PER_USER = 10
@@ -39,7 +39,7 @@ class TooManyError(Exception):
 
 
 class NotSignedInError(Exception):
-    """There is no session. The message says why. It is empty if there was no attempt to sign in."""
+    """There is no session. The message has the cause. It is empty if there was no attempt to sign in."""
 
 
 @dataclass
@@ -62,8 +62,8 @@ class OwnSession:
         self._clock = clock
         self._session = Session(sources, "", float("inf"), _bucket(clock()), clock())
 
-    def fits(self, given: str | None) -> bool:
-        return given is not None and hmac.compare_digest(given.encode(), self.secret.encode())
+    def fits(self, token: str | None) -> bool:
+        return token is not None and hmac.compare_digest(token.encode(), self.secret.encode())
 
     def session(self, cookie: str | None) -> Session:
         """Raises NotSignedInError, TooManyError."""
@@ -127,9 +127,9 @@ class UserSessions:
         except BaseException:
             await stack.aclose()
             raise
-        sources: Sources = {"cluster": ClusterJobs(connection, Seen(), history=self._history)}
+        sources: Sources = {"cluster": ClusterJobs(connection, ObservedSteps(), history=self._history)}
         if self._history is not None:
-            sources["gone"] = GoneJobs(self._history, connection)
+            sources["gone"] = DeletedJobs(self._history, connection)
         now = self._clock()
         await self._make_room(user)
         self._sessions[id_] = Session(sources, user, now + seconds, _bucket(now), now, stack)
@@ -156,4 +156,4 @@ def _bucket(now: float) -> Bucket:
 def _take(bucket: Bucket, now: float) -> None:
     if bucket.fill(now) < 1:
         raise TooManyError
-    bucket.left -= 1
+    bucket.tokens -= 1

@@ -15,7 +15,7 @@ from muster.api.constants import GROUP, PLURAL
 from muster.client import errors
 from muster.client.connection import Connection
 from muster.client.jobs import Jobs
-from muster.client.views import cluster_view, gone_view, local_view, status_points
+from muster.client.views import cluster_view, deleted_job_view, local_view, status_points
 from muster.client.watch import typed
 from muster.control.cluster import Object
 from muster.local.errors import RunError
@@ -27,7 +27,7 @@ from muster.report.storage import Directory, Storage, is_plain, storage_of
 from muster.ui.following import RunFollower
 from muster.ui.job_rows import Listed, row_of, row_of_status
 
-MOST_GONE = 500
+MOST_DELETED = 500
 """The largest number of folders of the checkpoint storage that are read."""
 RIGHTS_SECONDS = 30.0
 """Seconds for which an answer of the API server about a user's rights is valid for deleted jobs."""
@@ -46,7 +46,7 @@ class Source(Protocol):
         """All data about a job. With `replica`, the logs are those of this replica."""
 
 
-class Seen:
+class ObservedSteps:
     """The steps that the page has observed while a user had it open, so that a running job has a curve."""
 
     def __init__(self) -> None:
@@ -73,25 +73,25 @@ class Seen:
 class ClusterJobs:
     """Jobs of a cluster, with the rights of the connection. `history` is the checkpoint storage, if it can be read."""
 
-    def __init__(self, connection: Connection, seen: Seen, *, history: Storage | None) -> None:
+    def __init__(self, connection: Connection, observed: ObservedSteps, *, history: Storage | None) -> None:
         self._connection = connection
-        self._seen = seen
+        self._observed = observed
         self._history = history
 
     async def listed(self, namespace: str | None) -> list[Listed]:
         connection = self._connection if namespace is None else self._connection.within(namespace)
         jobs = await Jobs(connection).all(everywhere=namespace is None)
         for job in jobs:
-            self._seen.add(job)
+            self._observed.add(job)
         return [row_of(job) for job in jobs]
 
     async def view(self, namespace: str, name: str, *, replica: str | None) -> JobView:
         connection = self._connection.within(namespace)
-        points = self._seen.add(await Jobs(connection).get(name))
+        points = self._observed.add(await Jobs(connection).get(name))
         return await cluster_view(connection, name, history=self._history, points=points, replica=replica)
 
 
-class GoneJobs:
+class DeletedJobs:
     """Jobs that are gone, from the histories beside their checkpoints. With a connection, a user sees those of namespaces in which the user
     may read jobs and logs."""
 
@@ -109,7 +109,7 @@ class GoneJobs:
         if not (is_plain(namespace) and is_plain(name)) or not await self._may(namespace):
             raise errors.NoJobError(f"there is no history of {name} in namespace {namespace}")
         try:
-            view = await asyncio.to_thread(gone_view, self._root, namespace, name)
+            view = await asyncio.to_thread(deleted_job_view, self._root, namespace, name)
         except ReportError as error:
             raise errors.NoJobError(str(error)) from error
         return view if replica is None else replace(view, logs=[log for log in view.logs if log.title.startswith(f"{replica},")])
@@ -123,14 +123,14 @@ class GoneJobs:
         if now >= until:
             jobs, logs = {"group": GROUP, "resource": PLURAL}, {"resource": "pods", "subresource": "log"}
             answer = all([await self._connection.may({**each, "verb": "get", "namespace": namespace}) for each in (jobs, logs)])
-            if len(self._answers) > MOST_GONE:
+            if len(self._answers) > MOST_DELETED:
                 self._answers.clear()
             self._answers[namespace] = answer, now + RIGHTS_SECONDS
         return answer
 
     def _rows(self, namespaces: Sequence[str]) -> list[Listed]:
-        found = ((space, name) for space in namespaces for name in _folders(self._root, space))
-        return [row for space, name in islice(found, MOST_GONE) if (row := self._row(space, name)) is not None]
+        jobs = ((space, name) for space in namespaces for name in _folders(self._root, space))
+        return [row for space, name in islice(jobs, MOST_DELETED) if (row := self._row(space, name)) is not None]
 
     def _row(self, namespace: str, name: str) -> Listed | None:
         try:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from muster.admission.bounds import MAX_BYTES, MAX_DEPTH, MAX_VALUES, LeftOut, bounded, left_out
+from muster.admission.bounds import MAX_BYTES, MAX_DEPTH, MAX_VALUES, OutOfBounds, bound_problems, bounded
 
 
 def out_of_bounds(config: Any) -> str:
     """The problems of a configuration. It is empty if there are none."""
-    return "".join(problem.message for problem in left_out(bounded({"trainer": {"config": config}})))
+    return "".join(problem.message for problem in bound_problems(bounded({"trainer": {"config": config}})))
 
 
 def nested(levels: int, *, lists: bool = False) -> Any:
@@ -66,8 +66,8 @@ def test_all_parts_together_have_the_limits_of_one(first: tuple[str, ...], value
                 at = at[name]
             at[last] = value
         reduced = bounded(spec)
-        assert [problem.field for problem in left_out(reduced)] == [".".join(("spec", *second))]
-        assert message in left_out(reduced)[0].message
+        assert [problem.field for problem in bound_problems(reduced)] == [".".join(("spec", *second))]
+        assert message in bound_problems(reduced)[0].message
         assert bounded(reduced) == reduced
 
 
@@ -76,7 +76,7 @@ def test_a_part_that_is_left_out_does_not_count_for_later_parts() -> None:
         "trainer": {"config": {"x": [0] * 100_000}, "command": ["sh", "-c", "y" * (MAX_BYTES - 100)]},
         "roles": {"worker": {"template": LONG}},
     }
-    assert [problem.field for problem in left_out(bounded(spec))] == ["spec.trainer.config", "spec.roles.worker.template"]
+    assert [problem.field for problem in bound_problems(bounded(spec))] == ["spec.trainer.config", "spec.roles.worker.template"]
 
 
 def test_large_templates_for_all_roles_are_within_bounds() -> None:
@@ -86,7 +86,7 @@ def test_large_templates_for_all_roles_are_within_bounds() -> None:
         {"name": name, "env": env, "volumeMounts": [{"name": "data", "mountPath": "/data"}]} for name in ("trainer", "proxy", "logs")
     ]
     roles = {role: {"template": {"spec": {"containers": containers}}} for role in ("chief", "evaluator", "ps", "worker")}
-    assert left_out(bounded({"trainer": {"task": "digits", "config": {"layers": list(range(500))}}, "roles": roles})) == []
+    assert bound_problems(bounded({"trainer": {"task": "digits", "config": {"layers": list(range(500))}}, "roles": roles})) == []
 
 
 @pytest.mark.parametrize("value", [{}, None, 3, "text", [], {"epochs": 3, "layers": [1, 2, {"a": None}], "nan": float("nan")}])
@@ -102,8 +102,8 @@ def test_parts_that_are_out_of_bounds_are_left_out_by_name() -> None:
         "roles": {"worker": {"replicas": 2, "template": {"spec": deep}}, "ps": {"template": good}},
     }
     reduced = bounded(spec)
-    assert [problem.field for problem in left_out(reduced)] == ["spec.trainer.config", "spec.roles.worker.template"]
-    assert isinstance(reduced["trainer"]["config"], LeftOut)
+    assert [problem.field for problem in bound_problems(reduced)] == ["spec.trainer.config", "spec.roles.worker.template"]
+    assert isinstance(reduced["trainer"]["config"], OutOfBounds)
     assert (reduced["strategy"], reduced["trainer"]["task"], reduced["roles"]["worker"]["replicas"]) == ("DDP", "digits", 2)
     assert reduced["roles"]["ps"] == {"template": good}
     assert spec["trainer"]["config"] is deep, "what was given is not changed"
@@ -113,4 +113,4 @@ def test_parts_that_are_out_of_bounds_are_left_out_by_name() -> None:
 @pytest.mark.parametrize("spec", [None, 3, [], {}, {"trainer": 3, "roles": []}, {"trainer": {}, "roles": {"worker": 3}}])
 def test_a_spec_of_any_shape_raises_no_error(spec: Any) -> None:
     assert bounded(spec) == spec
-    assert left_out(spec) == []
+    assert bound_problems(spec) == []

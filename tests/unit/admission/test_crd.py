@@ -14,7 +14,7 @@ import yaml
 
 from muster.admission import cel
 from muster.admission.change_policy import change_policy
-from muster.admission.changes import HELD, REPLICAS
+from muster.admission.changes import FIXED_WHILE_RUNNING, REPLICAS
 from muster.admission.conditions import RESERVED_WORDS
 from muster.admission.crd import definition, main, schema, text
 from muster.admission.read import parse_job, read_job
@@ -140,7 +140,7 @@ def test_fields_that_the_policy_for_changes_names_exist():
 
 
 def test_each_change_that_running_pods_would_not_follow_is_refused():
-    expected = {f"spec.{field.removesuffix('.*')}" for field in HELD if field != REPLICAS}
+    expected = {f"spec.{field.removesuffix('.*')}" for field in FIXED_WHILE_RUNNING if field != REPLICAS}
     messages = [rule["message"] for rule in change_policy()["validations"]]
     assert {message.partition(": ")[0] for message in messages if "while the job runs" in message} == expected
     assert any(rule["message"].startswith(f"{REPLICAS}: ") for rule in cel.validations()[()])

@@ -23,14 +23,14 @@ from muster.control.pacing import (
     LONGEST_INTERVAL,
     LONGEST_WAIT,
     REPORTS_PER_SECOND,
-    SHORTEST_HOLD,
     SHORTEST_INTERVAL,
+    SHORTEST_LONG_POLL,
     SHORTEST_WAIT,
     SUSTAINED_PER_SECOND,
     WAITS_PER_SECOND,
     delay_seconds,
-    hold_seconds,
     interval_seconds,
+    long_poll_seconds,
 )
 from muster.control.rate_limits import BURST_PER_POD, RateLimits
 from muster.control.rate_limits import REPORTS_PER_SECOND as RATE_LIMIT
@@ -191,7 +191,7 @@ WAITING = REPORT | {"waiting": True, "attempt": 3}
     ("preferred", "waiting", "seconds"), [(10, 0, 2.0), (1, 0, 1.0), (10, 1500, 5.0), (10, 16_384, 10.0), (9999, 16_384, 10.0)]
 )
 def test_reports_are_held_longer_if_more_supervisors_wait(preferred: float, waiting: int, seconds: float) -> None:
-    assert hold_seconds(preferred, waiting) == seconds
+    assert long_poll_seconds(preferred, waiting) == seconds
 
 
 class Waiter:
@@ -224,7 +224,7 @@ class Waiter:
 
     async def until_held(self) -> None:
         for _ in range(4000):
-            if self.coordination._held._jobs:
+            if self.coordination._long_polls._jobs:
                 return
             await asyncio.sleep(0.005)
         raise AssertionError("no report is held")
@@ -243,8 +243,8 @@ def test_a_held_report_is_answered_when_its_job_has_news() -> None:
         waiter.attempt = 4
         waiter.coordination.job_changed("job")
         attempt, seconds = await post
-        assert (attempt, seconds < SHORTEST_HOLD) == (4, True)
-        assert not waiter.coordination._held._jobs
+        assert (attempt, seconds < SHORTEST_LONG_POLL) == (4, True)
+        assert not waiter.coordination._long_polls._jobs
 
     waiter.run(scenario)
 
@@ -256,7 +256,7 @@ def test_a_held_report_is_answered_at_the_end_of_its_time() -> None:
         attempt, seconds = await waiter.post(client, "wait=1")
         assert attempt == 3
         assert seconds >= 0.99
-        assert not waiter.coordination._held._jobs
+        assert not waiter.coordination._long_polls._jobs
 
     waiter.run(scenario)
 
@@ -269,7 +269,7 @@ def test_other_reports_are_answered_at_once(wait: str, changes: dict[str, Any]) 
 
     async def scenario(client: ClientSession) -> None:
         _, seconds = await waiter.post(client, wait, **changes)
-        assert seconds < SHORTEST_HOLD
+        assert seconds < SHORTEST_LONG_POLL
 
     waiter.run(scenario)
 
@@ -282,8 +282,8 @@ def test_a_newer_report_of_the_pod_ends_the_wait_of_the_older_one() -> None:
         await waiter.until_held()
         second = asyncio.create_task(waiter.post(client, sequence=100))
         attempt, seconds = await first
-        assert (attempt, seconds < SHORTEST_HOLD) == (3, True)
-        assert len(waiter.coordination._held._jobs["job"]) == 1
+        assert (attempt, seconds < SHORTEST_LONG_POLL) == (3, True)
+        assert len(waiter.coordination._long_polls._jobs["job"]) == 1
         await second
 
     waiter.run(scenario)

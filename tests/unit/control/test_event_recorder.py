@@ -80,7 +80,7 @@ def test_events_wait_for_an_idle_moment_for_a_limited_time() -> None:
         calm.set()
         await sender.finish(10.0)
         task.cancel()
-        assert 0 < waited[1] < waited[0] <= event_recorder.PATIENCE
+        assert 0 < waited[1] < waited[0] <= event_recorder.LONGEST_WAIT
 
     asyncio.run(scene())
     assert created == ["event 0", "event 1"]

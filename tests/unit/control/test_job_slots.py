@@ -25,13 +25,13 @@ class World:
     def __init__(self) -> None:
         self.cluster = MemoryCluster()
         self.store = Store(time.monotonic)
-        self.again: list[str] = []
+        self.enqueued: list[str] = []
         self.restart()
 
     def restart(self) -> None:
         policy = JobPolicy(max_jobs_per_namespace=1)
         around = Dependencies(
-            self.cluster, self.store, Reports(), images=IMAGES, now=lambda: NOW, job_policy=policy, again=self.again.append
+            self.cluster, self.store, Reports(), images=IMAGES, now=lambda: NOW, job_policy=policy, enqueue=self.enqueued.append
         )
         self.reconciler = Reconciler(around)
 
@@ -64,7 +64,7 @@ def test_a_job_beyond_the_limit_starts_when_another_ends() -> None:
     assert (world.pods("first"), world.pods("second")) == (2, 0)
     world.remove("first")
     world.reconcile("first")
-    assert world.again == ["default/second"]
+    assert world.enqueued == ["default/second"]
     assert world.reconcile("second") == "True"
     assert world.pods("second") == 2
 
@@ -94,7 +94,7 @@ def test_the_next_job_starts_if_a_waiting_job_is_deleted() -> None:
     world.reconcile("first")
     world.remove("second")
     world.reconcile("second")
-    assert world.again[-1] == "default/third"
+    assert world.enqueued[-1] == "default/third"
     assert world.reconcile("third") == "True"
 
 

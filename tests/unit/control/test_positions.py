@@ -24,7 +24,7 @@ class Fixture:
         self.queues, self.now = queues, 100.0
         self.reads: list[str] = []
         self.woken: list[str] = []
-        self.positions = Positions(self._read, again=self.woken.append, clock=lambda: self.now)
+        self.positions = Positions(self._read, enqueue=self.woken.append, clock=lambda: self.now)
 
     async def _read(self, namespace: str, queue: str) -> list[dict[str, Any]]:
         self.reads.append(f"{namespace}/{queue}")
@@ -108,7 +108,7 @@ def test_jobs_get_a_pass_when_the_api_is_gone() -> None:
         async def read(namespace: str, queue: str) -> list[dict[str, Any]]:
             return pending("a")
 
-        positions = Positions(read, again=lambda _: woken.set())
+        positions = Positions(read, enqueue=lambda _: woken.set())
         positions.of("ns/a", "team")
         await positions.look()
         assert positions.of("ns/a", "team") == QueuePosition(1, 11)

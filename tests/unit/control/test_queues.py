@@ -19,7 +19,7 @@ class Queued(World):
     def __init__(self) -> None:
         self.woken: list[str] = []
         self.read: list[str] = []
-        self.positions = Positions(self._pending, again=self.woken.append)
+        self.positions = Positions(self._pending, enqueue=self.woken.append)
         super().__init__(kueue=Kueue(enabled=True, served=True), positions=self.positions)
         self.submit(workers=3, scheduling={"queue": "team"}, elastic={"minReplicas": 1, "maxReplicas": 3}, batch={"globalSize": 64})
         self.reconcile()

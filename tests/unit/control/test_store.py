@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.admission.bounds import MAX_BYTES, LeftOut
+from muster.admission.bounds import MAX_BYTES, OutOfBounds
 from muster.api.spec import WORKER
 from muster.control.cluster import Child, Listing, Unreadable
 from muster.control.store import Store, slim, version_of
@@ -83,7 +83,7 @@ def test_a_list_removes_missing_objects_except_those_newer_than_its_request() ->
 def test_listeners_are_called_for_each_pod_that_is_gone() -> None:
     gone: list[str] = []
     store = Store(lambda: 0.0)
-    store.on_pod_gone(gone.append)
+    store.on_pod_deleted(gone.append)
     for uid in ("deleted", "not there", "not listed", "stays"):
         store.put_child(child(uid))
     store.drop_child(KEY, "deleted")
@@ -149,7 +149,7 @@ def test_only_the_fields_that_are_read_are_cached() -> None:
     )
     assert set(slimmed["metadata"]) == {"name", "namespace", "uid", "resourceVersion", "finalizers"}
     assert slimmed["metadata"]["finalizers"] == ["orphan"]
-    assert isinstance(slimmed["spec"]["trainer"]["config"], LeftOut)
+    assert isinstance(slimmed["spec"]["trainer"]["config"], OutOfBounds)
     assert (slimmed["spec"]["strategy"], slimmed["spec"]["trainer"]["task"]) == ("DDP", "digits")
     assert slim(slimmed) == slimmed
 

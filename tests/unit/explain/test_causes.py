@@ -132,7 +132,7 @@ TABLE: list[tuple[str, Source, str, str]] = [
     ("NodesNotReady", S, "Unschedulable", NODES + "5 node(s) had untolerated taint {node.kubernetes.io/not-ready: }" + END),
     ("NodesNotReady", S, "Unschedulable", NODES + "1 Insufficient cpu, 4 node(s) had untolerated taint {node.kubernetes.io/unreachable: }"),
     ("NodesUnderPressure", S, "Unschedulable", NODES + "5 node(s) had untolerated taint {node.kubernetes.io/disk-pressure: }" + END),
-    ("NeverFits", T, "NeverFits", "worker-0 asks for 16 of nvidia.com/gpu, and the largest node has 8"),
+    ("NeverFits", T, "NeverFits", "worker-0 requests 16 of nvidia.com/gpu, and the largest node has 8"),
     (
         "DevicesTainted",
         S,

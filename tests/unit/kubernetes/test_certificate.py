@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from muster.control.errors import NotFoundError
-from muster.kubernetes.certificate import LEAST_LEFT, LIFE, Certificate, load_or_create, new_certificate
+from muster.kubernetes.certificate import LEAST_VALIDITY, LIFE, Certificate, load_or_create, new_certificate
 
 HOST = "muster-coordination.muster-system.svc"
 NOW = datetime.now(UTC).replace(microsecond=0)
@@ -66,8 +66,8 @@ def test_operators_share_one_certificate_until_it_is_about_to_expire() -> None:
     secrets = Secrets()
     first = load(secrets)
     assert (load(secrets), secrets.writes) == (first, 1)
-    assert load(secrets, NOW + LIFE - LEAST_LEFT - timedelta(days=1)) == first
-    assert load(secrets, NOW + LIFE - LEAST_LEFT + timedelta(days=1)) != first
+    assert load(secrets, NOW + LIFE - LEAST_VALIDITY - timedelta(days=1)) == first
+    assert load(secrets, NOW + LIFE - LEAST_VALIDITY + timedelta(days=1)) != first
 
 
 @pytest.mark.parametrize("text", ["", "bm9uc2Vuc2U=", "not base64", "/w=="])

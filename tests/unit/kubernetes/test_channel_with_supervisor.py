@@ -106,7 +106,7 @@ class Operator:
 
     def exhaust_rate(self, seconds: float) -> None:
         """Makes the pod exceed its rate of reports for this time."""
-        self._channel._limits._pods[UID].bucket.left = 1 - REPORTS_PER_POD * seconds
+        self._channel._limits._pods[UID].bucket.tokens = 1 - REPORTS_PER_POD * seconds
 
     @property
     def report(self) -> Report | None:

@@ -191,7 +191,7 @@ def test_the_leader_keeps_its_lease_if_responses_are_slow(monkeypatch: pytest.Mo
     async def scene(server: LeaseServer) -> None:
         first, standby = candidate(server, "a"), candidate(server, "b")
         await first.acquire()
-        server.slow = FAST.patience / 2
+        server.slow = FAST.request_timeout / 2
         tasks = [asyncio.create_task(standby.acquire()), asyncio.create_task(first.keep())]
         begun = asyncio.get_running_loop().time()
         while asyncio.get_running_loop().time() < begun + 4 * FAST.duration:

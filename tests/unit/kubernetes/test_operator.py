@@ -49,7 +49,7 @@ class Standby:
     def __init__(self, *, listed_at: datetime | None = None) -> None:
         self.queue = WorkQueue(Unmeasured(), workers=1)
         self.store, self.reports, self.metrics = Store(time.monotonic), Reports(), Metrics()
-        self.store.on_pod_gone(self.reports.forget)
+        self.store.on_pod_deleted(self.reports.forget)
         self.updates = CacheUpdates(self.store, self.queue)
         recorder = EventRecorder(self._create, calm=self.queue.calm)
         parts = Parts(self.store, self.reports, queue=self.queue, recorder=recorder, metrics=self.metrics, now=lambda: datetime.now(UTC))

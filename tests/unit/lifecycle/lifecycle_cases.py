@@ -73,14 +73,14 @@ class Story:
     now: datetime = T0
     problems: list[Problem] = field(default_factory=list)
     form: str = ""
-    hears: bool = False
+    expects_reports: bool = False
     gap_seconds: float | None = None
 
     def see(self, *views: ReplicaView, seconds: float | None = None, live: bool = True) -> Decision:
         self.now = at(seconds) if seconds is not None else self.now
         decision = decide(
             self.job,
-            Observed(views, live=live, service=True, form=self.form, hears=self.hears, gap_seconds=self.gap_seconds),
+            Observed(views, live=live, service=True, form=self.form, expects_reports=self.expects_reports, gap_seconds=self.gap_seconds),
             self.now,
             problems=self.problems,
             policy=self.policy,

@@ -37,7 +37,7 @@ def ready(label: str, *, attempt: int = 1, reported: float, uid: str = "") -> Re
 
 def training_story(count: int = 2, **spec: Any) -> Story:
     """A job that has trained since second 10, with an operator that has received all of its reports."""
-    story = Story(job(workers=count, **spec), hears=True)
+    story = Story(job(workers=count, **spec), expects_reports=True)
     story.see(seconds=0)
     story.see(*running(count), seconds=10)
     story.see(*(stepping(f"worker-{index}", reported=12) for index in range(count)), seconds=12)
@@ -248,7 +248,7 @@ def test_an_eviction_counts_from_the_last_report() -> None:
     ids=["a program without a fence", "a world that keeps its ports"],
 )
 def test_what_no_fence_keeps_out_is_waited_for(spec: dict[str, Any]) -> None:
-    story = Story(job(**spec), hears=True)
+    story = Story(job(**spec), expects_reports=True)
     labels = [f"{member.role}-{member.index}" for member in story.see(seconds=0).status.world.members]
     story.see(*(replica(label) for label in labels), seconds=10)
     story.see(*(stepping(label, reported=12) for label in labels), seconds=12)
@@ -288,5 +288,7 @@ def test_only_so_many_pods_are_left_behind() -> None:
     story = training_story(1100)
     views = [stepping(f"worker-{index}", reported=100) for index in range(1, 1100)]
     now = at(110)
-    decision = decide(story.job, Observed((stepping("worker-0", reported=110, idle=9), *views), live=True, service=True, hears=True), now)
+    decision = decide(
+        story.job, Observed((stepping("worker-0", reported=110, idle=9), *views), live=True, service=True, expects_reports=True), now
+    )
     assert len(decision.status.left_behind) == 1000

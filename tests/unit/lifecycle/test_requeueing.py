@@ -12,7 +12,7 @@ from muster.lifecycle.observed import ReplicaView
 from muster.lifecycle.policy import DEFAULT_POLICY
 from tests.unit.lifecycle.lifecycle_cases import Story, at, created, deleted, job, replica, report
 
-SECONDS, KEPT_SECONDS = DEFAULT_POLICY.split_seconds, DEFAULT_POLICY.split_kept_seconds
+SECONDS, REUSED_SECONDS = DEFAULT_POLICY.split_seconds, DEFAULT_POLICY.split_reused_seconds
 ELASTIC = {"elastic": {"minReplicas": 2, "maxReplicas": 3, "shrinkAfterSeconds": 3600}, "batch": {"globalSize": 64}}
 
 
@@ -139,8 +139,8 @@ def recovering_story() -> Story:
 def test_pods_kept_for_a_lost_one_hold_their_nodes_longer_and_are_then_not_kept() -> None:
     story = recovering_story()
     half = (kept(0, 1), kept(1, 1), waiting(2, seconds=101, attempt=1))
-    assert story.see(*half, seconds=110).wake == at(101 + KEPT_SECONDS)
-    decision = story.see(*half, seconds=101 + KEPT_SECONDS)
+    assert story.see(*half, seconds=110).wake == at(101 + REUSED_SECONDS)
+    decision = story.see(*half, seconds=101 + REUSED_SECONDS)
     assert [record.reason for record in story.status.attempts] == [Reason.REPLICA_LOST, Reason.GANG_REQUEUED, None]
     assert {member.uid for member in story.status.world.members} == {""}
     assert set(deleted(decision)) == {"worker-0/0", "worker-1/0", "worker-2/1"}

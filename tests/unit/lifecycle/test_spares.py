@@ -169,7 +169,7 @@ def test_a_world_starts_once_the_supervisor_of_a_lost_worker_reports_its_last_wo
 def test_a_spare_takes_the_place_of_a_worker_that_turns_out_to_be_lost() -> None:
     """Its peer reports the loss first. Only then it is silent for so long that its node does not answer."""
     story = training()
-    story.hears = True
+    story.expects_reports = True
     gone = replace(alive("worker-1", step=41), reported=at(20), node="node-1")
     broken = alive("worker-0", step=41, waiting=True, last_words=words(20, "its peers are gone", attempt=0))
     story.see(replace(broken, reported=at(20)), gone, replace(spare("worker-2"), reported=at(20)), seconds=20)
@@ -189,7 +189,7 @@ def test_a_spare_takes_the_place_of_a_worker_that_turns_out_to_be_lost() -> None
 def test_a_silent_spare_takes_no_place_of_a_worker_that_turns_out_to_be_lost() -> None:
     """Nor does it while it is silent for so long only that a spare counts as lost, and not the worker before it."""
     story = training()
-    story.hears = True
+    story.expects_reports = True
     gone = replace(alive("worker-1", step=41), reported=at(20), node="node-1")
     broken = alive("worker-0", step=41, waiting=True, last_words=words(20, "its peers are gone", attempt=0))
     story.see(replace(broken, reported=at(20)), gone, replace(spare("worker-2"), reported=at(20)), seconds=20)
@@ -214,7 +214,7 @@ def test_a_spare_that_could_not_acknowledge_in_time_stays_a_spare() -> None:
 
 def test_a_silent_spare_takes_no_place() -> None:
     story = training()
-    story.hears = True
+    story.expects_reports = True
     frozen = replace(spare("worker-2"), reported=at(30))
     story.see(replace(alive("worker-0", step=41), reported=at(40)), frozen, seconds=40)
     assert members(story) == ["worker-0", "worker-1"]
@@ -222,7 +222,7 @@ def test_a_silent_spare_takes_no_place() -> None:
 
 def test_a_spare_whose_report_is_held_is_not_silent() -> None:
     story = training()
-    story.hears, story.gap_seconds = True, 0.2
+    story.expects_reports, story.gap_seconds = True, 0.2
     waiting = replace(spare("worker-2"), reported=at(36))
     story.see(replace(alive("worker-0", step=41), reported=at(40)), waiting, seconds=40)
     assert members(story) == ["worker-0", "worker-2"]

@@ -25,7 +25,7 @@ from tests.unit.local.local_jobs import NOW, failed, job
 def start(path: Path, wanted: TrainingJob | None = None, **flags: bool) -> Start:
     lines: list[str] = []
     options: dict[str, Any] = {"resume": False, "fresh": False, **flags}
-    return open_run(wanted or job(), path, now=NOW, again="muster run job.yaml", say=lines.append, **options)
+    return open_run(wanted or job(), path, now=NOW, command="muster run job.yaml", say=lines.append, **options)
 
 
 def left_by(path: Path, **status: Any) -> TrainingJob:

@@ -50,7 +50,7 @@ def killed(run: Path) -> TrainingJob:
 
 
 def resumed(run: Path) -> TrainingJobStatus:
-    start = open_run(job(), run, resume=True, fresh=False, now=NOW + timedelta(seconds=1000), again="", say=print)
+    start = open_run(job(), run, resume=True, fresh=False, now=NOW + timedelta(seconds=1000), command="", say=print)
     start.directory.release()
     return start.job.status
 

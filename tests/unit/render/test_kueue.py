@@ -101,7 +101,7 @@ def states(existing: dict[str, Any]) -> dict[str, str]:
     ("existing", "admitted", "words"),
     [
         (None, False, "does not exist"),
-        ({"metadata": {}}, False, "has not looked"),
+        ({"metadata": {}}, False, "has not processed"),
         (answered(("QuotaReserved", "False", "Pending")), False, "Pending"),
         (answered(("QuotaReserved", "True", "Reserved")), False, "Reserved"),
         (answered(("QuotaReserved", "True", "Reserved"), ("Admitted", "True", "Admitted")), True, ""),

@@ -20,7 +20,7 @@ from muster.ui.app import HEADERS, Pages
 from muster.ui.following import MOST_STEPS, RunFollower
 from muster.ui.job_rows import Listed, row_of
 from muster.ui.sessions import REQUESTS, OwnSession
-from muster.ui.sources import GoneJobs, LocalRuns, Source, Sources
+from muster.ui.sources import DeletedJobs, LocalRuns, Source, Sources
 from tests.unit.report.test_recorded import leave
 
 HOST = "127.0.0.1:7788"
@@ -98,7 +98,7 @@ def test_a_deleted_job_is_shown_from_its_history(tmp_path: Path) -> None:
         assert "attempt 0 of worker-0" in page
         assert "made of the history" in page
 
-    visit({"gone": GoneJobs(tmp_path, None)}, look)
+    visit({"gone": DeletedJobs(tmp_path, None)}, look)
 
 
 def test_only_the_style_sheet_is_served_without_the_token(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_paths_in_names_do_not_lead_outside_the_folder(tmp_path: Path, name: str
                 assert answer.status == 404, place
                 assert "<b>" not in await answer.text()
 
-    visit({"local": LocalRuns(tmp_path / "runs"), "gone": GoneJobs(tmp_path / "storage" / "default", None)}, look)
+    visit({"local": LocalRuns(tmp_path / "runs"), "gone": DeletedJobs(tmp_path / "storage" / "default", None)}, look)
 
 
 def test_links_in_the_folders_are_not_listed(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_links_in_the_folders_are_not_listed(tmp_path: Path) -> None:
     async def look(browser: Browser) -> None:
         assert "linked" not in await (await browser.get("/")).text()
 
-    visit({"gone": GoneJobs(tmp_path / "storage", None)}, look)
+    visit({"gone": DeletedJobs(tmp_path / "storage", None)}, look)
 
 
 def test_text_of_a_job_is_shown_as_text(tmp_path: Path) -> None:

@@ -10,19 +10,19 @@ import json
 import sys
 
 from muster_contract.checkpoint_layout import Fence
-from muster_contract.history import ATTEMPTS_KEPT
+from muster_contract.history import STORED_ATTEMPTS
 from muster_trainer.checkpoint.objects import ObjectPath
 
 
 def write(history: ObjectPath, fence: Fence, replica: str, files: dict[str, str]) -> None:
-    """Writes the files in their order. Then removes old attempts: of this attempt and those before it, the newest ATTEMPTS_KEPT stay.
+    """Writes the files in their order. Then removes old attempts: of this attempt and those before it, the newest STORED_ATTEMPTS stay.
 
     Raises OSError.
     """
     for name, text in files.items():
         (history / str(fence) / replica / name).write_bytes(text.encode())
     older = sorted((found for each in history.glob("*") if (found := Fence.parse(each.name)) and found <= fence), reverse=True)
-    for each in older[ATTEMPTS_KEPT:]:
+    for each in older[STORED_ATTEMPTS:]:
         (history / str(each)).remove()
 
 

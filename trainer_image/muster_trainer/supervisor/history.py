@@ -24,13 +24,13 @@ from muster_contract.environment import ReplicaEnvironment
 from muster_contract.errors import TrainerError
 from muster_contract.events import EVENT_NAMES, Commit, Event, Pace, PhaseEvent, Step, encode_event
 from muster_contract.history import (
-    ATTEMPTS_KEPT,
     EVENTS,
     LOG,
     LOG_LINE,
     LOG_LINES,
     MOST_EVENT_BYTES,
     RECORD,
+    STORED_ATTEMPTS,
     ReplicaRecord,
 )
 from muster_contract.reports import LastWords
@@ -230,7 +230,7 @@ def _write_file(path: Path, content: bytes) -> None:
 
 
 def _remove_old(history: Path, fence: Fence) -> None:
-    """Removes old attempts: of this attempt and those before it, the newest ATTEMPTS_KEPT stay. Other replicas do the same."""
+    """Removes old attempts: of this attempt and those before it, the newest STORED_ATTEMPTS stay. Other replicas do the same."""
     attempts = sorted((each for each in os.listdir(history) if (older := Fence.parse(each)) and older <= fence), reverse=True)
-    for name in attempts[ATTEMPTS_KEPT:]:
+    for name in attempts[STORED_ATTEMPTS:]:
         shutil.rmtree(history / name, ignore_errors=True)

@@ -57,7 +57,7 @@ class Facts:
         return strategy_of(self.spec.strategy)
 
     @cached_property
-    def wanted(self) -> WorldPlan:
+    def desired(self) -> WorldPlan:
         """The whole world that the spec asks for."""
         return self.strategy.plan(self.spec)
 
@@ -70,10 +70,10 @@ class Facts:
     def plan(self) -> WorldPlan:
         """The largest world that the job may have now: the one that the spec asks for, or the part of it for which the queue has quota."""
         quota, role = self.observed.quota, self.strategy.worker_role
-        if self.spec.elastic is None or quota is None or quota.workers is None or quota.workers >= len(self.wanted.of(role)):
-            return self.wanted
-        replicas = ((replica.role, replica.index) for replica in self.wanted.replicas)
-        return self.wanted.part({(name, index) for name, index in replicas if name != role or index < quota.workers})
+        if self.spec.elastic is None or quota is None or quota.workers is None or quota.workers >= len(self.desired.of(role)):
+            return self.desired
+        replicas = ((replica.role, replica.index) for replica in self.desired.replicas)
+        return self.desired.part({(name, index) for name, index in replicas if name != role or index < quota.workers})
 
     @property
     def stamp(self) -> datetime:
@@ -92,7 +92,7 @@ class Facts:
     @property
     def is_fenced(self) -> bool:
         """Whether the processes of an older attempt can do no harm. The bundled trainer commits nothing after a newer attempt has begun.
-        Muster does not know what a program of the user writes."""
+        What a program of the user writes is unknown."""
         return self.spec.trainer.task is not None or self.spec.trainer.module is not None
 
     @property

@@ -77,7 +77,7 @@ def root_cause(causes: Iterable[Cause]) -> Cause | None:
 
 
 def cause_of_break(status: TrainingJobStatus, facts: Facts) -> Cause | None:
-    """The root cause that ends the open attempt; None while its world is whole."""
+    """The root cause that ends the open attempt; None if its world is whole."""
     replicas = {member.replica for member in status.world.members} if status.world else set()
     members = (view for view in facts.trainers(status.attempt) if view.replica in replicas)  # Muster itself removes the other replicas
     causes = [_since_last_report(cause, view, facts) for view in members if (cause := cause_of_end(view, stopped=False))]
@@ -97,8 +97,8 @@ def corrected_cause(record: AttemptRecord, facts: Facts) -> Cause:
         (cause_of_end(view, stopped=True) if view.attempt == record.attempt else _cause_in_last_words(view, record.attempt), view)
         for view in views
     )
-    seen = (_since_last_report(cause, view, facts) for cause, view in ends if cause)
-    causes = [_recorded(record), *seen, *_on_silent_nodes(record.attempt, facts)]
+    observed = (_since_last_report(cause, view, facts) for cause, view in ends if cause)
+    causes = [_recorded(record), *observed, *_on_silent_nodes(record.attempt, facts)]
     return min(causes, key=lambda cause: cause.precedence)
 
 
@@ -106,9 +106,9 @@ def cause_of_end(view: ReplicaView, *, stopped: bool) -> Cause | None:
     """Why this replica ended or is being removed. None if its end explains nothing. `stopped`: Muster has stopped its whole attempt."""
     if view.phase is ReplicaPhase.SUCCEEDED or not (view.over or view.deleting):
         return None
-    taken_away = _taken_away(view)
-    if taken_away:
-        return taken_away
+    disruption = _disruption_cause(view)
+    if disruption:
+        return disruption
     if view.deleting is not None and not _ended_before_deletion(view, stopped=stopped):
         return _cause_of_deletion(view, stopped=stopped)
     return _own_end(view)
@@ -160,8 +160,8 @@ def _recorded(record: AttemptRecord) -> Cause:
 
 def _on_silent_nodes(attempt: int, facts: Facts) -> list[Cause]:
     """The causes of replicas on nodes that do not answer: silent supervisors, and replicas that exist long after their grace period."""
-    left = (view for view in facts.left_behind if view.attempt == attempt and facts.strategy.is_in_world(view.role))
-    views = [view for view in (*facts.trainers(attempt), *left) if not view.over]
+    left_behind = (view for view in facts.left_behind if view.attempt == attempt and facts.strategy.is_in_world(view.role))
+    views = [view for view in (*facts.trainers(attempt), *left_behind) if not view.over]
     silent = [view for view in views if facts.replaces_at_once and is_silent_after_the_end(view, facts)]
     late = facts.now - timedelta(seconds=facts.policy.overdue_seconds)
     overdue = [view for view in views if view not in silent and view.due is not None and view.due <= late]
@@ -205,7 +205,7 @@ def _ended_before_deletion(view: ReplicaView, *, stopped: bool) -> bool:
     return view.finished is not None and view.deleting is not None and view.finished < view.deleting
 
 
-def _taken_away(view: ReplicaView) -> Cause | None:
+def _disruption_cause(view: ReplicaView) -> Cause | None:
     if view.disruption == DEVICE_TAINT:
         return _cause(view, FailureClass.INFRASTRUCTURE, Reason.DEVICE_TAINTED, message=view.message or view.disruption)
     if view.disruption is not None:
@@ -249,8 +249,8 @@ def _own_cause(view: ReplicaView, words: LastWords | None, code: int | None) -> 
         text = f"the container ran out of memory: {remedy}" + (f" ({message})" if message else "")
         return _cause(view, FailureClass.APPLICATION, Reason.OUT_OF_MEMORY, message=text)
     if words and words.code in _FAILURES:
-        known = ExitCode(words.code)
-        return _cause(view, _FAILURES[known], Reason(known.reason), message=message or known.reason)
+        exit_code = ExitCode(words.code)
+        return _cause(view, _FAILURES[exit_code], Reason(exit_code.reason), message=message or exit_code.reason)
     return _exited(view, code, message)
 
 

@@ -27,5 +27,5 @@ def is_waiting(status: TrainingJobStatus, facts: Facts) -> bool:
 
 
 def sentence(status: TrainingJobStatus, facts: Facts) -> str:
-    """A phrase that says what the gang waits for, and that names its PodGroup."""
+    """A phrase with what the gang waits for, and with the name of its PodGroup."""
     return f"nodes for {size(facts.spec, status)} pods at once (PodGroup {facts.job.metadata.name} of {status.gang_scheduler})"

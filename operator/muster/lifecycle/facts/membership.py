@@ -36,15 +36,15 @@ def assigned(observed: Observed, status: TrainingJobStatus, roles: Iterable[Role
     """
     world = status.world
     members = world.member_of if world else {}
-    taken = {member.replica for member in world.members} if world else set()  # a new member has no uid yet
-    left = {each.uid for each in status.left_behind}
-    views = [view for view in observed.replicas if view.uid not in left]
+    occupied = {member.replica for member in world.members} if world else set()  # a new member has no uid yet
+    left_behind = {each.uid for each in status.left_behind}
+    views = [view for view in observed.replicas if view.uid not in left_behind]
     pods = _pods_of_newest_world(status)
     inside, idle, unwanted = [], [], []
     for view in views:
         if not view.standby or view.uid in members:
             inside.append(_in_its_attempt(view, members.get(view.uid), status, pods))
-        elif is_open(status) and view.replica not in taken and has_current_form(observed, view):
+        elif is_open(status) and view.replica not in occupied and has_current_form(observed, view):
             idle.append(view)
         else:
             unwanted.append(replace(view, attempt=_NO_ATTEMPT))
@@ -81,7 +81,7 @@ def _in_its_attempt(view: ReplicaView, member: Member | None, status: TrainingJo
         view = _renumbered(view, member.incarnation, current - 1 if member.awaited else current)
     attempt = max(view.attempt, _joined(member, current), _acknowledged(view, status, pods))
     report = view.report
-    # When the job has ended, a supervisor that has reported last words exits by itself, even if it does not say that it waits.
+    # When the job has ended, a supervisor that has reported last words exits by itself, even if its report is not `waiting`.
     waits = report is not None and (report.waiting or status.phase.final) and report.attempt == attempt
     words = report.last_words if report and waits else None
     if view.phase is ReplicaPhase.RUNNING and words and words.attempt in (None, attempt):

@@ -39,13 +39,13 @@ def is_silent_after_the_end(view: ReplicaView, facts: Facts) -> bool:
 
 
 def lost_replicas(status: TrainingJobStatus, facts: Facts) -> list[ReplicaView]:
-    """The replicas of the world that are silent while their peers stand still. Empty for programs without a fence, because Muster does not
-    know their steps well enough."""
+    """The replicas of the world that are silent while their peers stand still. Empty for programs without a fence, because their
+    steps are not reported exactly enough."""
     world = status.world
     if not facts.replaces_at_once or world is None or world.first_step_time is None:
         return []
     members = {member.replica for member in world.members}
-    views = [view for view, _ in facts.reports(status.attempt) if view.replica in members and view.stays and not view.spent]
+    views = [view for view, _ in facts.reports(status.attempt) if view.replica in members and view.is_active and not view.spent]
     silent = [view for view in views if is_silent(view, facts)]
     if not silent:
         return []
@@ -58,18 +58,18 @@ def lost_replicas(status: TrainingJobStatus, facts: Facts) -> list[ReplicaView]:
 def times(status: TrainingJobStatus, facts: Facts) -> Iterable[datetime | None]:
     """When replicas of a world that trains become silent."""
     trains = facts.replaces_at_once and status.world is not None and status.world.first_step_time is not None
-    return (silent_at(view, facts) for view in facts.trainers(status.attempt) if view.stays) if trains else ()
+    return (silent_at(view, facts) for view in facts.trainers(status.attempt) if view.is_active) if trains else ()
 
 
 def _silent_after(seconds: float, view: ReplicaView, facts: Facts) -> datetime | None:
-    if view.reported is None or not facts.observed.hears or view.phase is not ReplicaPhase.RUNNING:
+    if view.reported is None or not facts.observed.expects_reports or view.phase is not ReplicaPhase.RUNNING:
         return None
-    is_held = view.report is not None and view.report.waiting  # the operator delays its replies to supervisors that wait
-    limit = seconds if is_held else seconds * _patience(facts)
+    is_reply_delayed = view.report is not None and view.report.waiting  # the operator delays its replies to supervisors that wait
+    limit = seconds if is_reply_delayed else seconds * _limit_fraction(facts)
     return view.reported + timedelta(seconds=view.missed_seconds + limit + facts.observed.report_delay_seconds)
 
 
-def _patience(facts: Facts) -> float:
+def _limit_fraction(facts: Facts) -> float:
     """The fraction of each limit that is enough, because supervisors report regularly."""
     policy, gap = facts.policy, facts.observed.gap_seconds
     usual = inf if gap is None else policy.silence_gaps * gap
@@ -89,7 +89,7 @@ def _standstill_seconds(facts: Facts, reports: Iterable[Report]) -> float:
     size = facts.spec.batch.global_size or DEFAULT_GLOBAL_SIZE
     step = size / max(rates) if rates and max(rates) > 0 else 0.0
     policy = facts.policy
-    return max(policy.shortest_standstill_seconds, policy.standstill_seconds * _patience(facts), policy.standstill_steps * step)
+    return max(policy.shortest_standstill_seconds, policy.standstill_seconds * _limit_fraction(facts), policy.standstill_steps * step)
 
 
 def _saving_seconds(status: TrainingJobStatus, facts: Facts) -> float:

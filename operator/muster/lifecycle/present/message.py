@@ -9,7 +9,7 @@ from muster.api.status import LONGEST_TEXT, AttemptRecord, Phase, Reason, Traini
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.present.conditions import is_queued
 from muster.lifecycle.present.goodput import reports_steps
-from muster.lifecycle.state import Ended, Open, State, Suspended, is_held_back, last_failure
+from muster.lifecycle.state import Ended, Open, State, Suspended, is_backing_off, last_failure
 from muster.lifecycle.transition.clean_up import holding_resources
 from muster.lifecycle.transition.pods import listed, waiting_sentence
 
@@ -27,8 +27,10 @@ def failure_sentence(record: AttemptRecord) -> str:
 
 def _message(status: TrainingJobStatus, state: State, facts: Facts) -> str:
     if isinstance(state, Ended):
-        left = listed([view.label for view in holding_resources(status, facts)])
-        return f"{state.message}; still running, and holding resources, because cleanPodPolicy is None: {left}" if left else state.message
+        labels = listed([view.label for view in holding_resources(status, facts)])
+        return (
+            f"{state.message}; still running, and holding resources, because cleanPodPolicy is None: {labels}" if labels else state.message
+        )
     if facts.problems and not isinstance(state, Open):
         return "the job is not valid, so nothing is started: " + "; ".join(map(str, facts.problems))
     if is_queued(status, facts) and facts.observed.quota:
@@ -55,14 +57,14 @@ def _running(status: TrainingJobStatus, facts: Facts) -> str:
     trains = f"attempt {status.attempt} trains"
     if status.world is None or facts.spec.elastic is None:
         return trains
-    few, many = len(status.world.members), len(facts.wanted.replicas)
+    few, many = len(status.world.members), len(facts.desired.replicas)
     return f"{trains} on {few} of {many} workers" if few < many else trains
 
 
 def _starting(status: TrainingJobStatus, facts: Facts) -> str:
     failed = last_failure(status)
     after = f", after {failure_sentence(failed)}" if failed else ""
-    if status.next_attempt_time and is_held_back(status, facts.now):
+    if status.next_attempt_time and is_backing_off(status, facts.now):
         return f"attempt {status.attempt} is held back until {status.next_attempt_time:%H:%M:%S} UTC{after}"
     meanwhile = " while the others train on" if status.world and status.world.first_step_time else ""
     return f"attempt {status.attempt} waits for {waiting_sentence(status, facts, brief=True)}{meanwhile}{after}"

@@ -77,7 +77,7 @@ def _role(status: TrainingJobStatus, facts: Facts, role: RoleName) -> RoleStatus
     members = [member for member in (status.world.members if status.world else ()) if member.role == role]
     return RoleStatus(
         name=role,
-        desired=len(facts.wanted.of(role)) if facts.spec.elastic else len(members),
+        desired=len(facts.desired.of(role)) if facts.spec.elastic else len(members),
         ready=sum(view.phase is ReplicaPhase.RUNNING and not view.spent and view.deleting is None for view in views),
         succeeded=sum(member.succeeded for member in members),
         failed=sum(has_failed_by_itself(view, stopped=not is_open(status)) for view in views),

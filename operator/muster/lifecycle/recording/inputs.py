@@ -61,10 +61,10 @@ def _figures(status: TrainingJobStatus, facts: Facts) -> list[InputStatus] | Non
 def _figure(each: JobInput, old: InputStatus | None, replicas: Sequence[ReplicaView | None]) -> InputStatus:
     old = old or InputStatus(name=each.name, source=each.source)
     reported = [_progress(view, each.name) for view in replicas]
-    known = [progress for progress in reported if progress is not None]
-    begun = [progress for progress in known if progress.phase != "Waiting"]
+    progresses = [progress for progress in reported if progress is not None]
+    begun = [progress for progress in progresses if progress.phase != "Waiting"]
     ready = sum(_has(view, each.name) for view in replicas)
-    revisions = [progress.revision for progress in begun] + [old.revision] + [progress.revision for progress in known]
+    revisions = [progress.revision for progress in begun] + [old.revision] + [progress.revision for progress in progresses]
     totals = [progress.total_bytes for progress in begun if progress.total_bytes is not None]
     total = max(totals, default=old.total_bytes)
     is_ready = ready == len(replicas)
@@ -88,7 +88,7 @@ def _progress(view: ReplicaView | None, name: str) -> InputProgress | None:
 
 
 def _has(view: ReplicaView | None, name: str) -> bool:
-    """Whether the replica has the input: its trainer container has started, or its fetcher says so."""
+    """Whether the replica has the input: its trainer container has started, or its fetcher has reported it."""
     if view is None:
         return False
     if view.phase is not ReplicaPhase.PENDING:

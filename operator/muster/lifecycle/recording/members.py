@@ -10,7 +10,7 @@ from muster.lifecycle.facts.devices import unhealthy_since
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.observed import Replica, ReplicaPhase, ReplicaView
 from muster.lifecycle.recording.phases import with_start_phases
-from muster.lifecycle.state import is_held_back, is_open
+from muster.lifecycle.state import is_backing_off, is_open
 
 _Views = Mapping[Replica, list[ReplicaView]]
 """The pods of each replica. A replica has more than one pod while one of them is being deleted."""
@@ -25,7 +25,7 @@ def with_members(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
     members = (_with_pod(member, views, facts) for member in world.members)
     world = replace(world, members=tuple(members))
     status = replace(status, world=world)
-    if world.ready_time or is_held_back(status, facts.now) or running(status, facts) < len(world_members(status, facts)):
+    if world.ready_time or is_backing_off(status, facts.now) or running(status, facts) < len(world_members(status, facts)):
         return status
     if any(facts.strategy.is_in_world(view.role) and _may_train(view) for view in facts.older_than(status.attempt)):
         return status  # the world waits for processes of an older attempt that may still train
@@ -68,8 +68,7 @@ def _runs(view: ReplicaView | None) -> bool:
 
 
 def _may_train(view: ReplicaView) -> bool:
-    """Whether the replica may still run processes. Last words say that all processes have ended, and no others start without a new
-    attempt."""
+    """Whether the replica may still run processes. After last words all processes have ended, and no others start without a new attempt."""
     has_ended = view.report is not None and (view.report.waiting or view.report.last_words is not None)
     return not view.over and not has_ended
 

@@ -1,7 +1,7 @@
 """The duration of each phase of a start or a recovery. The phases add up to the whole time until the first step.
 
-The operator sees when replicas run. The processes report their activity. Muster limits the times of their clocks to the interval that the
-operator has observed.
+The operator observes when replicas run. The processes report their activity. Muster limits the times of their clocks to the interval that
+the operator has observed.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def with_phases(status: TrainingJobStatus, facts: Facts, marks: Marks) -> Traini
 def recovery_sentence(phases: Phases) -> str:
     """A phrase such as `reached its first new step 1.25 s after the failure (detect 0.10, schedule 0.31, ...)`."""
     parts = ", ".join(f"{name.removesuffix('_seconds').replace('_', ' ')} {seconds:.2f}" for name, seconds in phases.measured.items())
-    what = "reached its first new step" if phases.first_step_seconds is not None else "runs again, and has reported no step,"
-    return f"{what} {phases.total_seconds:.2f} s after the failure ({parts})"
+    outcome = "reached its first new step" if phases.first_step_seconds is not None else "runs again, and has reported no step,"
+    return f"{outcome} {phases.total_seconds:.2f} s after the failure ({parts})"
 
 
 def _durations(*times: datetime) -> list[float]:

@@ -20,7 +20,7 @@ from muster_contract.events import Commit, Evaluation, Resumed, ResumeSource
 from muster_contract.notices import NoticeReason
 from muster_contract.reports import Report
 
-_NOTICES_KEPT = 10
+_MOST_NOTICES = 10
 _LONGEST_NOTICE = 1024
 _LONGEST_PATH = 1024
 _MOST_METRICS = 64
@@ -235,5 +235,5 @@ def _with_notices(status: TrainingJobStatus, facts: Facts, reports: list[Report]
     if len(reports) == len(facts.trainers(status.attempt)) and all(report.fingerprints for report in reports):
         messages = (f"environments differ: {difference}"[:_LONGEST_NOTICE] for difference in differences(reports))
         notices += [Notice(reason=NoticeReason.ENVIRONMENTS_DIFFER, message=message) for message in messages]
-    latest = tuple(dict.fromkeys(notices))[-_NOTICES_KEPT:]
+    latest = tuple(dict.fromkeys(notices))[-_MOST_NOTICES:]
     return replace(status, notices=latest) if latest else status

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from muster.api.status import ATTEMPTS_KEPT, AttemptRecord, Member, Reason, TrainingJobStatus, World
+from muster.api.status import MAX_ATTEMPT_RECORDS, AttemptRecord, Member, Reason, TrainingJobStatus, World
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.failure import Cause, corrected_cause, last_step_in_words
 from muster.lifecycle.facts.hang import with_blame
@@ -24,14 +24,14 @@ def with_next(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
     status = budget.with_charge(status, facts, failed) if failed else status
     commit = status.checkpoint.step if status.checkpoint else None
     record = AttemptRecord(attempt=number, start_time=facts.stamp, step_committed=commit)
-    if status.progress and in_place.goes_on(status, facts):
+    if status.progress and in_place.training_continues(status, facts):
         record = replace(record, step_resumed=status.progress.step, steps_lost=0)
     return replace(
         status,
         attempt=number,
         admitted_time=status.admitted_time or facts.stamp,
         world=_planned_world(status, facts, attempt=number),
-        attempts=(*status.attempts, record)[-ATTEMPTS_KEPT:],
+        attempts=(*status.attempts, record)[-MAX_ATTEMPT_RECORDS:],
         next_attempt_time=budget.start_time(status, facts, failed) if failed else None,
     )
 
@@ -134,7 +134,7 @@ def _with_cause(record: AttemptRecord, cause: Cause) -> AttemptRecord:
 def _planned_world(status: TrainingJobStatus, facts: Facts, *, attempt: int) -> World:
     """The world of this attempt. In `status` the attempt before has ended."""
     plan = elastic.next_plan(status, facts)
-    uids, unaffected = in_place.kept_pods(status, facts), in_place.unaffected_members(status, facts)
+    uids, unaffected = in_place.reused_pods(status, facts), in_place.unaffected_members(status, facts)
     before = {member.replica: member for member in status.world.members} if status.world else {}
     suffixes = {view.uid: view.suffix for view in facts.everyone}
 
@@ -147,7 +147,7 @@ def _planned_world(status: TrainingJobStatus, facts: Facts, *, attempt: int) -> 
         incarnation = before[replica].incarnation if replica in before and before[replica].uid == uid else None
         return Member(role=role, index=index, uid=uid, awaited=bool(uid), incarnation=incarnation, suffix=suffix)
 
-    saved = status.world.saved_seconds if status.world and in_place.goes_on(status, facts) else 0.0
+    saved = status.world.saved_seconds if status.world and in_place.training_continues(status, facts) else 0.0
     return World(
         attempt=attempt,
         size=plan.size,

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from muster.api.status import ATTEMPTS_KEPT, AttemptRecord, FailureClass, Reason, Restarts, TrainingJobStatus
+from muster.api.status import MAX_ATTEMPT_RECORDS, AttemptRecord, FailureClass, Reason, Restarts, TrainingJobStatus
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.times import milliseconds
 from muster.lifecycle.state import Verdict
 
-_TIMES_KEPT = 1000
+_MOST_TIMES = 1000
 _EXCEEDED = {
     FailureClass.PREEMPTION: Reason.PREEMPTION_LIMIT,
     FailureClass.INFRASTRUCTURE: Reason.INFRASTRUCTURE_LIMIT,
@@ -77,8 +77,8 @@ def _is_repeated(status: TrainingJobStatus, facts: Facts, record: AttemptRecord)
     failures = [other for other in status.attempts if other.failure_class and other.attempt < record.attempt]
     if not failures or record.failure_class is not FailureClass.APPLICATION:
         return False
-    is_step_known = record.last_step is not None or facts.counts_steps(status)
-    return is_step_known and _signature(failures[-1]) == _signature(record)
+    has_step = record.last_step is not None or facts.counts_steps(status)
+    return has_step and _signature(failures[-1]) == _signature(record)
 
 
 def _signature(record: AttemptRecord) -> tuple[FailureClass | None, Reason | None, str, int | None]:
@@ -132,13 +132,13 @@ def _booked(status: TrainingJobStatus, facts: Facts, failure_class: FailureClass
     books: Restarts
     match failure_class:
         case FailureClass.PREEMPTION:
-            times = _changed(old.preemption, time, by=by)[-ATTEMPTS_KEPT:]
+            times = _changed(old.preemption, time, by=by)[-MAX_ATTEMPT_RECORDS:]
             books = replace(old, preemption=times, preemption_count=old.preemption_count + by)
         case FailureClass.APPLICATION:
-            times = _changed(old.application, time, by=by)[-ATTEMPTS_KEPT:]
+            times = _changed(old.application, time, by=by)[-MAX_ATTEMPT_RECORDS:]
             books = replace(old, application=times, application_count=old.application_count + by)
         case FailureClass.INFRASTRUCTURE:
-            times = _within_window(facts, _changed(old.infrastructure, time, by=by), until=facts.stamp)[-_TIMES_KEPT:]
+            times = _within_window(facts, _changed(old.infrastructure, time, by=by), until=facts.stamp)[-_MOST_TIMES:]
             books = replace(old, infrastructure=times, infrastructure_count=old.infrastructure_count + by)
     return replace(status, restarts=replace(books, total=old.total + by))
 

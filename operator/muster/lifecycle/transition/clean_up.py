@@ -22,8 +22,8 @@ def after_the_end(status: TrainingJobStatus, facts: Facts) -> tuple[Action, ...]
     """Deletes what cleanPodPolicy selects of a job that has ended: `All` every pod, `Running` the running pods, `None` nothing. Deletes the
     job itself after its time to live. Kubernetes then deletes its children, by their owner references.
 
-    Under every policy, supervisors end their processes and themselves after they learn that the job has ended. A pod counts as running if
-    its trainer container has ended and a side-car still runs.
+    Under every policy, supervisors end their processes and themselves after the reply reports that the job has ended. A pod counts as
+    running if its trainer container has ended and a side-car still runs.
     """
     views = (view for view in facts.replicas if _is_cleaned_up(status, facts, view))
     deletions = tuple(action for view in views for action in deletion(view, grace_seconds=facts.brief_grace))

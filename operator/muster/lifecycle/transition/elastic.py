@@ -16,7 +16,7 @@ from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.observed import Replica, ReplicaPhase
 from muster.lifecycle.state import is_open, newest
 from muster.lifecycle.transition import spares
-from muster.lifecycle.transition.in_place import can_continue, kept_pods
+from muster.lifecycle.transition.in_place import can_continue, reused_pods
 from muster.strategies.base import WorldPlan
 
 
@@ -41,10 +41,10 @@ def next_plan(status: TrainingJobStatus, facts: Facts) -> WorldPlan:
     plan, record = facts.plan, newest(status)
     if facts.spec.elastic is None or status.world is None or record is None or record.reason is Reason.SUSPENDED:
         return plan
-    present = (_running(facts) | kept_pods(status, facts).keys()) & _replicas(plan)
+    present = (_running(facts) | reused_pods(status, facts).keys()) & _replicas(plan)
     waits = record.failure_class is not None and facts.spec.elastic.shrink_after_seconds > 0
-    wanted = present | (_members(status.world) if waits else set())
-    return plan.part(wanted) if len(wanted & _replicas(plan)) >= facts.spec.elastic.min_replicas else plan
+    members = present | (_members(status.world) if waits else set())
+    return plan.part(members) if len(members & _replicas(plan)) >= facts.spec.elastic.min_replicas else plan
 
 
 def is_outgrown(status: TrainingJobStatus, facts: Facts) -> bool:
@@ -108,7 +108,7 @@ def _arrival_times(status: TrainingJobStatus, facts: Facts) -> Iterable[datetime
 
 
 def _running(facts: Facts) -> set[Replica]:
-    return {view.replica for view in facts.replicas if view.stays}
+    return {view.replica for view in facts.replicas if view.is_active}
 
 
 def _members(world: World) -> set[Replica]:

@@ -33,7 +33,7 @@ def acknowledging(status: TrainingJobStatus, facts: Facts) -> tuple[ReplicaView,
     uids = {member.uid for member in _awaited(status)}
     if not uids or facts.now >= _acknowledge_until(status, facts):
         return ()
-    return tuple(view for view in facts.older_than(status.attempt) if view.uid in uids and view.stays)
+    return tuple(view for view in facts.older_than(status.attempt) if view.uid in uids and view.is_active)
 
 
 def acknowledge_due(status: TrainingJobStatus, facts: Facts) -> datetime | None:

@@ -21,7 +21,7 @@ _STOPPED_IN_ADVANCE = frozenset({Reason.DISRUPTED, Reason.DEVICE_TAINTED, Reason
 """Reasons for an end that Muster announces to the processes, so that all ranks save at the same step."""
 
 
-def kept_pods(status: TrainingJobStatus, facts: Facts) -> dict[Replica, str]:
+def reused_pods(status: TrainingJobStatus, facts: Facts) -> dict[Replica, str]:
     """The uid of the pod of each replica that the next attempt keeps. A pod on an avoided node stays only if there was progress.
 
     All pods of a world have the same template. So no pod stays after an edit of the job or of the installation's defaults. A gang that
@@ -58,14 +58,14 @@ def unaffected_members(status: TrainingJobStatus, facts: Facts) -> dict[Replica,
     }
 
 
-def goes_on(status: TrainingJobStatus, facts: Facts) -> bool:
+def training_continues(status: TrainingJobStatus, facts: Facts) -> bool:
     """Whether the training itself goes on, because members of the decisive role are unaffected."""
     return any(role == facts.strategy.decisive for role, _ in unaffected_members(status, facts))
 
 
 def can_continue(view: ReplicaView) -> bool:
     """Whether the supervisor of the replica can start another attempt, on healthy devices."""
-    return view.report is not None and view.report.in_place and view.stays and not view.unhealthy_devices
+    return view.report is not None and view.report.in_place and view.is_active and not view.unhealthy_devices
 
 
 def _is_well(view: ReplicaView) -> bool:
@@ -93,7 +93,7 @@ def _may_continue_unreported(status: TrainingJobStatus, facts: Facts, view: Repl
     The replica then gets the usual time to acknowledge. It does not if roles restart by themselves, because it must first report what
     broke.
     """
-    if view.report is not None or not view.stays or view.unhealthy_devices or status.world is None or not facts.spec.trainer.supervised:
+    if view.report is not None or not view.is_active or view.unhealthy_devices or status.world is None or not facts.spec.trainer.supervised:
         return False
     if facts.strategy.restarts_with(view.role) is not None:
         return False

@@ -30,7 +30,7 @@ def avoided(status: TrainingJobStatus, facts: Facts) -> tuple[AvoidedNode, ...]:
             deaths[record.node].append(record.failed_time)
             if record.reason in DEVICE_REASONS:
                 devices[record.node].append(record.failed_time)
-    nodes = (_judged(name, times, facts, devices=devices[name]) for name, times in sorted(deaths.items()))
+    nodes = (_avoided_node(name, times, facts, devices=devices[name]) for name, times in sorted(deaths.items()))
     return tuple(node for node in nodes if node and facts.now < node.until)
 
 
@@ -53,7 +53,7 @@ def _may_be_the_nodes_fault(record: AttemptRecord) -> bool:
     return record.reason is Reason.NODE_LOST
 
 
-def _judged(name: str, times: list[datetime], facts: Facts, *, devices: list[datetime]) -> AvoidedNode | None:
+def _avoided_node(name: str, times: list[datetime], facts: Facts, *, devices: list[datetime]) -> AvoidedNode | None:
     within = timedelta(seconds=facts.policy.node_seconds)
     last = max(times)
     recent = sum(time > last - within for time in times)

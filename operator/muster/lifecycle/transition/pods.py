@@ -12,7 +12,7 @@ from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.failure import cause_of_end
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 from muster.lifecycle.recording.members import running, world_members
-from muster.lifecycle.state import Ended, Open, Provisional, Settled, State, Suspended, is_held_back
+from muster.lifecycle.state import Ended, Open, Provisional, Settled, State, Suspended, is_backing_off
 from muster.lifecycle.transition import clean_up, elastic, replacing
 from muster.lifecycle.transition.clean_up import removed_by_force_at
 from muster.lifecycle.transition.fence import acknowledging, exit_seconds, is_clear, is_proved
@@ -47,7 +47,7 @@ def missing(status: TrainingJobStatus, facts: Facts) -> list[Member]:
 
 def keeps_its_log(status: TrainingJobStatus, facts: Facts, view: ReplicaView) -> bool:
     """Whether the pod of a failed attempt stays for its log. It stays during the back-off, because the next attempt uses its name again."""
-    return is_held_back(status, facts.now) and view.phase.ended and not view.lingers
+    return is_backing_off(status, facts.now) and view.phase.ended and not view.lingers
 
 
 def has_failed_outside_the_world(view: ReplicaView, facts: Facts) -> bool:
@@ -58,7 +58,7 @@ def _world(status: TrainingJobStatus, state: Open, facts: Facts) -> Actions:
     """Deletes pods that do not belong to this world, and creates missing pods after a live observation shows that no older pod is left."""
     older, absent, awaited = facts.older_than(status.attempt), missing(status, facts), acknowledging(status, facts)
     always = (*_unneeded(status, facts), *_failed_outside_the_world(status, facts), *_service(facts))
-    if len(awaited) == len(older) == len(absent) or is_held_back(status, facts.now):  # the kept pods acknowledge by themselves
+    if len(awaited) == len(older) == len(absent) or is_backing_off(status, facts.now):  # the kept pods acknowledge by themselves
         return always
     if not is_proved(facts, older=bool(older), absent=bool(absent)):
         return (*always, LookLive())
@@ -140,8 +140,8 @@ def waiting_sentence(status: TrainingJobStatus, facts: Facts, *, brief: bool = F
     names = listed([*absent, *(view.label for view in pending)]) or "its replicas"
     refused = (brief and facts.observed.refusal) or facts.observed.refused
     refusal = f"; the API server refuses to create more: {refused}" if refused else ""
-    why = reasons(pending, brief=brief)
-    return f"{names} ({running(status, facts)} of {len(world_members(status, facts))} run){why}{refusal}"
+    reason = reasons(pending, brief=brief)
+    return f"{names} ({running(status, facts)} of {len(world_members(status, facts))} run){reason}{refusal}"
 
 
 def _inputs_sentence(status: TrainingJobStatus) -> str:
@@ -162,8 +162,8 @@ def listed(names: Sequence[str]) -> str:
 def _stuck(older: Sequence[ReplicaView], facts: Facts) -> str:
     late = [view for view in older if view.due and facts.now >= view.due and not view.empty]
     times = [time for view in late if (time := removed_by_force_at(view, facts))]
-    why = "" if facts.is_fenced else "no fence stops its program, so that it cannot be replaced before; "
-    return f" (stuck: {why}it is removed by force at {max(times):%H:%M:%S} UTC)" if times else ""
+    reason = "" if facts.is_fenced else "no fence stops its program, so that it cannot be replaced before; "
+    return f" (stuck: {reason}it is removed by force at {max(times):%H:%M:%S} UTC)" if times else ""
 
 
 def reasons(pending: Sequence[ReplicaView], *, brief: bool = False) -> str:

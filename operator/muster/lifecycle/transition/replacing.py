@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from muster.api.status import LEFT_BEHIND_KEPT, LeftBehind, Member, TrainingJobStatus
+from muster.api.status import MAX_LEFT_BEHIND, LeftBehind, Member, TrainingJobStatus
 from muster.lifecycle.actions import Action, LookLive, deletion
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.silence import silent_after_the_end_at, silent_at
@@ -28,9 +28,7 @@ def with_left_behind(status: TrainingJobStatus, facts: Facts) -> TrainingJobStat
     if not is_open(status) or not facts.replaces_at_once or status.world is None:
         return status
     facts = facts.in_world_of(status)
-    lost = [view for view in facts.older_than(status.attempt) if _does_not_answer(view, facts)][
-        : LEFT_BEHIND_KEPT - len(status.left_behind)
-    ]
+    lost = [view for view in facts.older_than(status.attempt) if _does_not_answer(view, facts)][: MAX_LEFT_BEHIND - len(status.left_behind)]
     if not lost:
         return status
     entries = (_entry(view, facts) for view in lost)
@@ -46,7 +44,7 @@ def with_left_behind(status: TrainingJobStatus, facts: Facts) -> TrainingJobStat
     return replace(status, left_behind=(*status.left_behind, *entries), world=replace(status.world, members=members))
 
 
-def without_gone(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
+def without_deleted(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
     """The status without the pods left behind that are gone. Only a live observation proves that."""
     if not facts.live or not status.left_behind:
         return status
@@ -63,8 +61,8 @@ def suffix_of(replica: Replica, status: TrainingJobStatus, *, attempt: int) -> i
 def actions(status: TrainingJobStatus, facts: Facts) -> tuple[Action, ...]:
     """Deletes the pods left behind, and looks whether they are gone."""
     deletions = tuple(action for view in facts.left_behind for action in deletion(view))
-    are_gone = len(facts.left_behind) < len(status.left_behind) and not facts.live
-    return (*deletions, LookLive()) if are_gone else deletions
+    any_absent = len(facts.left_behind) < len(status.left_behind) and not facts.live
+    return (*deletions, LookLive()) if any_absent else deletions
 
 
 def is_misplaced(status: TrainingJobStatus, facts: Facts) -> bool:

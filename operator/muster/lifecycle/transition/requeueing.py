@@ -32,8 +32,10 @@ class Split:
     @property
     def message(self) -> str:
         names = listed([view.label for view in self.waiting])
-        held = f"{len(self.placed)} other pods of its gang give theirs back" if len(self.placed) > 1 else "another pod gives its node back"
-        return f"{names} got no node, so {held}{reasons(self.waiting, brief=True)}"
+        consequence = (
+            f"{len(self.placed)} other pods of its gang give theirs back" if len(self.placed) > 1 else "another pod gives its node back"
+        )
+        return f"{names} got no node, so {consequence}{reasons(self.waiting, brief=True)}"
 
 
 def due(status: TrainingJobStatus, facts: Facts) -> Split | None:
@@ -62,8 +64,8 @@ def _split(status: TrainingJobStatus, facts: Facts) -> Split | None:
         return None
     changed = max(world.created_time, *(view.placed or view.created for view in placed), *(view.created for view in waiting))
     created_for = {view.uid: view.attempt for view in facts.observed.replicas}
-    are_kept = any(created_for[view.uid] < status.attempt for view in placed)
-    seconds = facts.policy.split_kept_seconds if are_kept else facts.policy.split_seconds
+    has_reused_pods = any(created_for[view.uid] < status.attempt for view in placed)
+    seconds = facts.policy.split_reused_seconds if has_reused_pods else facts.policy.split_seconds
     return Split(waiting, placed, changed + timedelta(seconds=seconds * 2.0 ** _splits_before(status)))
 
 

@@ -12,7 +12,7 @@ from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.silence import is_silent
 from muster.lifecycle.observed import Replica, ReplicaView
 from muster.lifecycle.state import newest
-from muster.lifecycle.transition.in_place import can_continue, kept_pods
+from muster.lifecycle.transition.in_place import can_continue, reused_pods
 from muster.strategies.base import WorldPlan
 
 
@@ -21,12 +21,12 @@ def next_plan(status: TrainingJobStatus, facts: Facts) -> WorldPlan:
     on. In `status` the attempt before has ended."""
     world, record = status.world, newest(status)
     if world is None or record is None or record.reason is Reason.SUSPENDED or is_outgrown(world, facts):
-        return facts.wanted
-    kept = kept_pods(status, facts)
-    waiting = [view.replica for view in ready(facts) if kept.get(view.replica) == view.uid]
+        return facts.desired
+    reused = reused_pods(status, facts)
+    waiting = [view.replica for view in ready(facts) if reused.get(view.replica) == view.uid]
 
     def successor(replica: Replica) -> Replica:
-        return waiting.pop(0) if waiting and replica not in kept and replica[0] == facts.strategy.worker_role else replica
+        return waiting.pop(0) if waiting and replica not in reused and replica[0] == facts.strategy.worker_role else replica
 
     return facts.pool.arranged([successor(member.replica) for member in world.members])
 
@@ -35,8 +35,8 @@ def is_outgrown(world: World, facts: Facts) -> bool:
     """Whether the spec now asks for another world."""
     members = [member.replica for member in world.members]
     plan = facts.pool.arranged(members)
-    roles, wanted = sorted(role for role, _ in members), sorted(replica.role for replica in facts.wanted.replicas)
-    return len(plan.replicas) != len(members) or roles != wanted or plan.size != world.size
+    roles, desired = sorted(role for role, _ in members), sorted(replica.role for replica in facts.desired.replicas)
+    return len(plan.replicas) != len(members) or roles != desired or plan.size != world.size
 
 
 def ready(facts: Facts) -> list[ReplicaView]:

@@ -39,8 +39,8 @@ def _next(status: TrainingJobStatus, facts: Facts) -> tuple[TrainingJobStatus, S
     """The next status and its state. An attempt ends before another begins. A failure is settled before Muster gives the job up for it."""
     state = _state(status, facts)
     if isinstance(state, Ended):
-        return replacing.without_gone(status, facts), state
-    status = replacing.with_left_behind(replacing.without_gone(status, facts), facts)
+        return replacing.without_deleted(status, facts), state
+    status = replacing.with_left_behind(replacing.without_deleted(status, facts), facts)
     facts = facts.in_world_of(status)
     status = with_reports(status, facts)
     if isinstance(_state(status, facts), Open) and has_succeeded(status, facts):
