@@ -105,9 +105,9 @@ def _check_file(name: str, entry: Mapping[str, Any]) -> None:
 
 def _check_folders(names: Collection[str]) -> None:
     """Raises ValueError if a file is below another file."""
-    taken = {*names, *_OWN}
+    all_names = {*names, *_OWN}
     for name in names:
-        if above := next((each for each in map(str, PurePosixPath(name).parents) if each in taken), None):
+        if above := next((each for each in map(str, PurePosixPath(name).parents) if each in all_names), None):
             raise ValueError(f"it lists {documents.shown(name)} below the file {documents.shown(above)}")
 
 

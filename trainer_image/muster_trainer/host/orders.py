@@ -37,7 +37,7 @@ class Orders:
         return cls(descriptor_in(environment), on_leave)
 
     @property
-    def may_come(self) -> bool:
+    def is_open(self) -> bool:
         """Whether there is a supervisor that may order something, as far as is clear."""
         return self._is_open
 
@@ -45,8 +45,8 @@ class Orders:
         """The variables of the next world. None once `seconds` are over, `until` holds, or no order can come any more."""
         limit = time.monotonic() + seconds
         with self._news:
-            while self._world is None and self._is_open and not until() and (left := limit - time.monotonic()) > 0:
-                self._news.wait(min(left, _TURN))
+            while self._world is None and self._is_open and not until() and (remaining := limit - time.monotonic()) > 0:
+                self._news.wait(min(remaining, _TURN))
             world, self._world = self._world, None
         return world
 

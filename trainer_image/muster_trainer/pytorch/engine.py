@@ -36,7 +36,7 @@ from muster_trainer.pytorch.world import World, backend_of, break_world, check_w
 from muster_trainer.tasks.module import Task
 from muster_trainer.training.agreement import gather
 from muster_trainer.training.engine import Part, PeersMemory, StepOutcome, Survival
-from muster_trainer.training.survivor import Kept
+from muster_trainer.training.survivor import SurvivorSteps
 
 
 class TorchEngine:
@@ -92,14 +92,14 @@ class TorchEngine:
             began = time.monotonic()
             self._minimum(0)
             self._ready_seconds["collectivesSeconds"] = time.monotonic() - began
-        self.kept = None
+        self.survivor_steps = None
         if world.size > 1 and os.environ.get(NAMES["attempt"], "0") != "0":
-            self.kept = Kept(tuple(map(json.loads, world.gather(json.dumps(done)))))
+            self.survivor_steps = SurvivorSteps(tuple(map(json.loads, world.gather(json.dumps(done)))))
         return world
 
     @property
     def _has_survivors(self) -> bool:
-        return self.kept is not None and self.kept.survivors > 0
+        return self.survivor_steps is not None and self.survivor_steps.survivors > 0
 
     def _build_model(self) -> nn.Module:
         """The whole model, with the numbers of rank 0 on every rank."""
@@ -129,7 +129,7 @@ class TorchEngine:
             break_world()
         self._connections.close()
 
-    def hang_up(self) -> None:
+    def abandon_world(self) -> None:
         self.disconnect()
         self._buffers.restore()
         self._buffers.drop()
@@ -146,9 +146,9 @@ class TorchEngine:
         self._connections.complete()
 
     def adopt(self) -> None:
-        if self.kept:
+        if self.survivor_steps:
             device = self.device if self._backend == "nccl" else torch.device("cpu")
-            adopt(self.kept, self.parallel, self.initial_numbers, device=device)
+            adopt(self.survivor_steps, self.parallel, self.initial_numbers, device=device)
 
     # what the loop asks for
 
@@ -185,9 +185,9 @@ class TorchEngine:
         if self.rescues:
             tally.wait()  # the update needs no peer: if one is lost before it, the state is still that of the last step
             self._buffers.drop()
-        is_left_out = self.task.config.nanLoss == "Skip" and not np.isfinite(tally.wait()[0])
+        is_skipped = self.task.config.nanLoss == "Skip" and not np.isfinite(tally.wait()[0])
         update_started = time.monotonic()
-        if not is_left_out:
+        if not is_skipped:
             if self._snapshots:
                 self._snapshots.before_update()
             self.parallel.update(step)
@@ -255,7 +255,7 @@ class TorchEngine:
         self._buffers.restore()
         return self._snapshot(directory, room=0, alone=True)
 
-    def keep(self, step: int, event: str | None) -> bool:
+    def store_in_memory(self, step: int, event: str | None) -> bool:
         return self.rescues and self._snapshots is not None and self._snapshots.rescue(step, event, self._buffers.restore)
 
     def _snapshot(self, directory: Path, *, room: int, alone: bool = False) -> Part:

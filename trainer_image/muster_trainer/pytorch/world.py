@@ -27,7 +27,7 @@ TOGETHER_SECONDS = 10.0
 NAME_SECONDS = 60.0
 BACKENDS = {"NCCL": "nccl", "Gloo": "gloo"}
 
-_LOST = re.compile(
+_PEER_LOST = re.compile(
     r"gloo|nccl|connection (was )?(closed|reset|refused)|connectfullmesh|timed? ?out|broken pipe|tcpstore|socket|"
     r"wait timeout|store->|recvvalue|not connected",
     re.IGNORECASE,
@@ -195,10 +195,10 @@ def check_world() -> Iterator[None]:
         yield
     except Exception as error:
         if _is_broken.is_set() and not isinstance(error, PeerLost):
-            raise ConnectionLost(_lost("the world is broken")) from error
+            raise ConnectionLost(_with_rank("the world is broken")) from error
         raise
     if _is_broken.is_set():
-        raise ConnectionLost(_lost("the world is broken"))
+        raise ConnectionLost(_with_rank("the world is broken"))
 
 
 @contextmanager
@@ -214,10 +214,10 @@ def detect_peer_loss() -> Iterator[None]:
                 raise BadConfiguration(
                     "two processes use the same GPU, which NCCL refuses; give each process its own GPU, or write spec.communication: Gloo"
                 ) from error
-            if isinstance(error, dist.DistError) or (type(error) is RuntimeError and _LOST.search(text)):
-                raise ConnectionLost(_lost(text)) from error
+            if isinstance(error, dist.DistError) or (type(error) is RuntimeError and _PEER_LOST.search(text)):
+                raise ConnectionLost(_with_rank(text)) from error
             raise
 
 
-def _lost(text: str) -> str:
+def _with_rank(text: str) -> str:
     return f"rank {os.environ.get('RANK', '0')}: {text[:500]}"

@@ -68,7 +68,7 @@ class Process:
     def send(self, number: signal.Signals) -> None:
         """Signal the process alone: it knows best what its helpers, such as data loaders, must do."""
         if self.running:
-            _ignoring_gone(os.kill, self.pid, number)
+            _signal_if_running(os.kill, self.pid, number)
 
     def handles(self, number: signal.Signals) -> bool:
         """Whether the process has a handler for the signal. Without one, the signal may end it."""
@@ -80,7 +80,7 @@ class Process:
 
     def kill_group(self) -> None:
         if self.running:
-            _ignoring_gone(os.killpg, self.pid, signal.SIGKILL)
+            _signal_if_running(os.killpg, self.pid, signal.SIGKILL)
 
 
 def oom_kills() -> int:
@@ -162,13 +162,13 @@ def reap(processes: list[Process]) -> list[Process]:
 
 def signal_descendants(number: int, *, spare: Collection[int] = ()) -> int:
     """Signals all descendants of this process except those in `spare` (0: only counts them). Returns how many there were."""
-    left = [pid for pid in descendants(os.getpid()) if pid not in spare]
-    for pid in left:
-        _ignoring_gone(os.kill, pid, number)
-    return len(left)
+    pids = [pid for pid in descendants(os.getpid()) if pid not in spare]
+    for pid in pids:
+        _signal_if_running(os.kill, pid, number)
+    return len(pids)
 
 
-def _ignoring_gone(send: Callable[[int, int], None], pid: int, number: int) -> None:
+def _signal_if_running(send: Callable[[int, int], None], pid: int, number: int) -> None:
     try:
         send(pid, number)
     except (ProcessLookupError, PermissionError):

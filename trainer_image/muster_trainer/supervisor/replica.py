@@ -117,7 +117,7 @@ def _live(
         with closing(listener) if listener else nullcontext():
             if listener:
                 environ = {**with_library(environ), **listener.variables, **_status_variables(environ, replica, listener)}
-            launches = memories.given(plan(environ, replica, spec), spec.memory)
+            launches = memories.with_memory(plan(environ, replica, spec), spec.memory)
             if not _is_bundled(spec):
                 launches = _with_trackers(launches, replica)
             life = Replica(
@@ -141,9 +141,9 @@ def _live(
 
 def _with_trackers(launches: list[Launch], replica: ReplicaEnvironment) -> list[Launch]:
     """The processes with the variables of experiment trackers. Those that the user has set stay."""
-    found = mlflow_run(replica, launches[0].env, say)
+    run_variables = mlflow_run(replica, launches[0].env, say)
     tracked = [replace(launch, env={**tracker_variables(replica, launch.rank, launch.env), **launch.env}) for launch in launches]
-    return [replace(tracked[0], env={**tracked[0].env, **found}), *tracked[1:]]
+    return [replace(tracked[0], env={**tracked[0].env, **run_variables}), *tracked[1:]]
 
 
 def _listener(replica: ReplicaEnvironment) -> Listener | None:
@@ -246,9 +246,9 @@ class Replica:
         self._output = Output()
         self._ends: list[Ended] = []
         self._ending = Ending()
-        self._stops_seen = 0
+        self._stops_handled = 0
         self._stacks: tuple[Stack, ...] = ()
-        self._held_until = 0.0
+        self._earliest_end = 0.0
         self._is_broken = False
         self._started = self._moved = time.monotonic()
         self._selector = selectors.DefaultSelector()
@@ -265,7 +265,7 @@ class Replica:
                 self._handle_ends(ended)
                 self._handle_losses()
                 self._carry_out_ending()
-            self._leave_survivors()
+            self._release_survivors()
         finally:
             self._clear_descendants()
         self._drain_events()
@@ -299,7 +299,7 @@ class Replica:
         if self._listener:
             self._selector.register(self._listener, selectors.EVENT_READ)
         self._publish()
-        survivors = self._survivors.taken(self._launches)
+        survivors = self._survivors.hand_over(self._launches)
         new = self._starter.start([each for each in self._launches if each.rank not in survivors], bundled=_is_bundled(self._spec))
         for process in chain(survivors.values(), new):  # one that cannot be started ends those before it
             self._processes.append(process)
@@ -315,7 +315,7 @@ class Replica:
             if isinstance(key.fileobj, EventReader):
                 self._record(key.fileobj.read(), key.fileobj)
                 if not key.fileobj.open:
-                    self._forget(key.fileobj)
+                    self._remove_reader(key.fileobj)
             elif isinstance(key.fileobj, Listener):
                 self._accept()
             else:
@@ -337,9 +337,9 @@ class Replica:
     def _close_overdue(self) -> None:
         for connection in list(self._listener.connections) if self._listener else ():
             if connection.is_overdue:
-                self._forget(connection)
+                self._remove_reader(connection)
 
-    def _forget(self, reader: EventReader) -> None:
+    def _remove_reader(self, reader: EventReader) -> None:
         self._selector.unregister(reader)
         if self._listener and isinstance(reader, Connection):
             self._listener.remove(reader)
@@ -353,7 +353,7 @@ class Replica:
                     self._listener.posts.superseded = True
             if isinstance(line.event, Waiting) and _is_bundled(self._spec):
                 self._process_of(reader.rank).waiting = True
-            self._commit_reasons |= commit_reasons(line.event, stop_requested=self._stops_seen > 0)
+            self._commit_reasons |= commit_reasons(line.event, stop_requested=self._stops_handled > 0)
         self._record_of_attempt.add(lines)
         if lines and (problem := self._log.append(lines)):
             self._notice(NoticeReason.EVENTS_LOST, problem)
@@ -364,12 +364,12 @@ class Replica:
     def _process_of(self, rank: int) -> Process:
         return next(process for process in self._processes if process.rank == rank)
 
-    def _leave_survivors(self) -> None:
+    def _release_survivors(self) -> None:
         """Processes that wait for the next attempt go on, and count as ended here."""
         launches = {launch.rank: launch for launch in self._launches}
         for process in self._processes:
             if process.running and process.waiting:
-                self._output.let_go(process)
+                self._output.release(process)
                 self._survivors.add(process, launches[process.rank])
 
     def _close(self) -> None:
@@ -405,22 +405,22 @@ class Replica:
 
     def _handle_stop_requests(self) -> None:
         """The first request to stop gives the processes their grace period. A second one ends it."""
-        if self._inbox.stops == self._stops_seen:
+        if self._inbox.stops == self._stops_handled:
             return
         now = time.monotonic()
-        if self._stops_seen == 0:
+        if self._stops_handled == 0:
             self._ending.by(now, now + self._spec.grace_seconds)
-        self._stops_seen = self._inbox.stops
-        if self._stops_seen > 1:
+        self._stops_handled = self._inbox.stops
+        if self._stops_handled > 1:
             self._ending.by(now, now)
 
     def _handle_reply(self) -> None:
         """Ends the processes when a newer attempt counts or none follows. They may save within the grace period."""
         reply = self._reporter.reply
         if reply is not None and (reply.end or reply.attempt > self._replica.attempt):
-            if reply.dump and not self._held_until:
+            if reply.dump and not self._earliest_end:
                 self._dump()
-            now = max(time.monotonic(), self._held_until)
+            now = max(time.monotonic(), self._earliest_end)
             is_joining = self._state.waits and self._state.phase in BEFORE_STEPS  # survivors, who hold the steps of the attempt before
             rescue = 0.0 if reply.dump and not is_joining else self._rescue_seconds
             if not (reply.end or reply.dump or reply.grace_seconds):
@@ -441,7 +441,7 @@ class Replica:
         self._stacks = stacks.take(
             self._processes, self._output, attempt=self._replica.attempt, modules=self._spec.strategy.framework.modules
         )
-        self._held_until = time.monotonic() + min(max(SHORTEST_HOLD, 1.5 * self._reporter.interval), LONGEST_HOLD)
+        self._earliest_end = time.monotonic() + min(max(SHORTEST_HOLD, 1.5 * self._reporter.interval), LONGEST_HOLD)
 
     def _handle_ends(self, ended: list[Ended]) -> None:
         """Ends the siblings of a process that has failed, or whose world was asked to stop."""
@@ -480,25 +480,25 @@ class Replica:
     def _to_end(self) -> list[Process]:
         """The processes that end with this attempt. Those that wait for the next one end only if there is none."""
         reply = self._reporter.reply
-        is_last = self._stops_seen > 0 or (reply is not None and reply.end)
+        is_last = self._stops_handled > 0 or (reply is not None and reply.end)
         return [process for process in self._processes if is_last or not process.waiting]
 
     def _clear_descendants(self) -> None:
         """Ends what the processes left behind. This may include the training of a shell that SIGTERM has ended. So after a request to
         stop, it gets the rest of the grace period."""
         now = time.monotonic()
-        term_until = max(now + DESCENDANT_GRACE, self._ending.kill_at if self._stops_seen == 1 else 0.0)
+        term_until = max(now + DESCENDANT_GRACE, self._ending.kill_at if self._stops_handled == 1 else 0.0)
         kill_until = term_until + DESCENDANT_DEADLINE
         self._turn(0)
-        left = signal_descendants(signal.SIGTERM, spare=self._spare)
-        while left and time.monotonic() < kill_until:
+        remaining = signal_descendants(signal.SIGTERM, spare=self._spare)
+        while remaining and time.monotonic() < kill_until:
             self._turn(0.05)
-            if self._inbox.stops > max(1, self._stops_seen):
+            if self._inbox.stops > max(1, self._stops_handled):
                 term_until = 0.0
             kill = time.monotonic() >= term_until
-            left = signal_descendants(signal.SIGKILL if kill else 0, spare=self._spare)
-        if left:
-            self._notice(NoticeReason.PROCESSES_REMAIN, f"{left} processes cannot be ended, not even by SIGKILL")
+            remaining = signal_descendants(signal.SIGKILL if kill else 0, spare=self._spare)
+        if remaining:
+            self._notice(NoticeReason.PROCESSES_REMAIN, f"{remaining} processes cannot be ended, not even by SIGKILL")
 
     @property
     def _spare(self) -> frozenset[int]:
@@ -545,15 +545,15 @@ class Replica:
     def _is_starting(self, ended: Ended) -> bool:
         """Whether the user's own program had reported no step and no commit when it ended. Later attempts do not count: it may have run
         before, perhaps on another node."""
-        silent = self._moved == self._started
-        return self._replica.attempt == 0 and silent and ended.seconds < START_SECONDS and not _is_bundled(self._spec)
+        no_progress = self._moved == self._started
+        return self._replica.attempt == 0 and no_progress and ended.seconds < START_SECONDS and not _is_bundled(self._spec)
 
     def _last_words(self) -> LastWords:
         ends = [self._end(ended) for ended in self._ends] + self._ends_of_survivors()
         outcome = judge(
             ends,
             # The world stops because another replica was asked to. The bundled trainer also shows that by its exit code.
-            stop_requested=self._stops_seen > 0 or self._state.phase == Activity.STOPPING,
+            stop_requested=self._stops_handled > 0 or self._state.phase == Activity.STOPPING,
             overdue=self._ending.killed,
             own_program=self._spec.script is not None or self._spec.command is not None,
             commits=frozenset(self._commit_reasons),
@@ -576,7 +576,7 @@ class Replica:
     def _was_ended_with_job(self, outcome: Outcome) -> bool:
         """Whether processes that had not failed were ended because the job, or its last attempt, is over."""
         reply = self._reporter.reply
-        requested = self._stops_seen == 0 and any(ended.requested for ended in self._ends)
+        requested = self._stops_handled == 0 and any(ended.requested for ended in self._ends)
         return reply is not None and reply.end and requested and outcome.code in (ExitCode.COMPLETED, *STOPPED)
 
     def _outcome_with_job(self) -> Outcome:

@@ -46,37 +46,37 @@ class Survivors:
     def add(self, process: Process, launch: Launch) -> None:
         self._waiting[process.rank] = process, launch
 
-    def taken(self, launches: list[Launch]) -> dict[int, Process]:
+    def hand_over(self, launches: list[Launch]) -> dict[int, Process]:
         """Those that go on in the processes of the next attempt, by rank. The others save and end first, so that the next attempt reads
         what they save."""
-        going_on: dict[int, Process] = {}
+        continuing: dict[int, Process] = {}
         reap([process for process, _ in self._waiting.values()])
         for launch in launches:
             process, before = self._waiting.get(launch.rank, (None, None))
-            if process and before and process.running and goes_on(before.env, launch.env) and order(process, world=moved(launch.env)):
+            if process and before and process.running and can_continue(before.env, launch.env) and order(process, world=moved(launch.env)):
                 del self._waiting[launch.rank]
-                going_on[launch.rank] = replace(process, waiting=False)
+                continuing[launch.rank] = replace(process, waiting=False)
         self.end()
-        return going_on
+        return continuing
 
     def end(self) -> None:
         """Ends those that wait. They save what they hold, unless they have done so."""
-        left = [process for process, _ in self._waiting.values()]
+        remaining = [process for process, _ in self._waiting.values()]
         self._waiting = {}
-        for process in left:
+        for process in remaining:
             dismiss(process)
         limit = time.monotonic() + LEAVING_SECONDS
-        while any(process.running for process in left) and time.monotonic() < limit + KILLED_SECONDS:
-            reap(left)
+        while any(process.running for process in remaining) and time.monotonic() < limit + KILLED_SECONDS:
+            reap(remaining)
             if time.monotonic() > limit:
-                for process in left:
+                for process in remaining:
                     process.kill_group()
             time.sleep(_TURN)
-        for process in left:
+        for process in remaining:
             process.close(process.events, process.stdout, process.stderr)
 
 
-def goes_on(before: Mapping[str, str], after: Mapping[str, str]) -> bool:
+def can_continue(before: Mapping[str, str], after: Mapping[str, str]) -> bool:
     """Whether a process with the variables `before` may go on with those `after`: the world has the same shape, and the job is the same."""
     return {name for name, _ in before.items() ^ after.items()} <= MOVING
 

@@ -6,8 +6,8 @@
    and the operator needs no other rules: the same report, the same class, the same budget.
 3. It waits for an order of its supervisor with the variables of the next world. After `RESCUE_AFTER` seconds it saves what it holds, as a
    process that ends does, because the next world may take long.
-4. It joins the new world, with a new address, fence and store. All ranks exchange which step they hold (`Kept`). The newest counts. Ranks
-   without it get it from the first survivor that has it, so nothing is read from storage. Rank 0 registers the attempt first.
+4. It joins the new world, with a new address, fence and store. All ranks exchange the steps of their states (`SurvivorSteps`). The newest
+   counts. Ranks without it get it from the first survivor that has it, so nothing is read from storage. Rank 0 registers the attempt first.
 5. It goes on at that step as a new process does: it agrees, seeks the reader, lays out the buckets of DDP, and trains.
 
 Whatever else happens ends the process, after a rescue, and a fork of the warm parent takes its place: no order within `WAIT_SECONDS`, a
@@ -39,8 +39,8 @@ MOST_SURVIVALS = 64
 
 
 @dataclass(frozen=True)
-class Kept:
-    """The step of the state that each rank of a new world has kept; None for a new process."""
+class SurvivorSteps:
+    """For each rank of a new world, the step of the state that it has from the previous world. None for a new process."""
 
     steps: tuple[int | None, ...]
 
@@ -75,7 +75,7 @@ class Survivor:
 
     @property
     def may_wait(self) -> bool:
-        return self._orders.may_come and not self._stop.requested and self._survivals < MOST_SURVIVALS
+        return self._orders.is_open and not self._stop.requested and self._survivals < MOST_SURVIVALS
 
     def wait(self, *, done: int, last: Step | None, message: str, rescue: Callable[[], None]) -> bool:
         """Waits for the next world, and makes its variables those of this process. False: there is none for it. Then, and if the wait is

@@ -65,11 +65,11 @@ class Columnar(FileSet):
         """For each group: the number of its file, its number in the file, and its rows."""
         self._indexed = 0
         self._lock = threading.Lock()
-        self._forget()
+        self._reset()
         super().__init__(files, parts)
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._readers: OrderedDict[int, Reader] = OrderedDict()
         self._chunks: OrderedDict[Key, list[np.ndarray]] = OrderedDict()
         self._bytes = 0
@@ -80,7 +80,7 @@ class Columnar(FileSet):
         self.batch([first])  # reading the last sample would decode the whole group
 
     def _index(self, file: OpenFile) -> int:
-        with self._words(file):
+        with self._errors_naming(file):
             reader = self._reader(self._indexed)
             row_bytes = self._fit(file, reader.schema)
             rows = reader.group_rows(self._all_sources, row_bytes)
@@ -156,7 +156,7 @@ class Columnar(FileSet):
         file = self.files[number]
         rows = min(self._chunk_rows, in_group - chunk * self._chunk_rows)
         begin = int(self._group_begins[group] - self._begins[number]) + chunk * self._chunk_rows
-        with self._words(file):
+        with self._errors_naming(file):
             batch = self._next(key)
             if batch is None or batch.num_rows != rows:
                 raise BadConfiguration(
@@ -205,7 +205,7 @@ class Columnar(FileSet):
         return self._readers[number]
 
     @contextmanager
-    def _words(self, file: OpenFile) -> Iterator[None]:
+    def _errors_naming(self, file: OpenFile) -> Iterator[None]:
         """Turns errors of pyarrow into errors that name the file."""
         try:
             yield
