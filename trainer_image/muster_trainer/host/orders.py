@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 
 from muster_contract.environment import ORDERS_FD
 
-_TURN = 0.1  # seconds between two looks at what ends the wait
+_TURN = 0.1  # seconds between two checks whether the wait must end
 
 
 class Orders:
@@ -38,7 +38,7 @@ class Orders:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a supervisor that may order something, as far as is clear."""
+        """Whether orders may still arrive. False without a supervisor, and after the end of the pipe."""
         return self._is_open
 
     def next_world(self, *, seconds: float, until: Callable[[], bool]) -> dict[str, str] | None:

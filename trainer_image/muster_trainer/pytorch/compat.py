@@ -56,7 +56,7 @@ _OLD_GROUPS: list[Any] = []
 
 
 def leave_groups(*others: object) -> None:
-    """Forgets all process groups, so that another world can be joined. `others` may refer to them.
+    """Removes all process groups from PyTorch, so that another world can be joined. `others` may refer to them.
 
     The groups stay in memory, because their destructor joins the threads of Gloo. PyTorch 2.6 holds the GIL meanwhile, which these threads
     may wait for.
@@ -69,7 +69,7 @@ def leave_groups(*others: object) -> None:
 
 
 def abort_nccl() -> None:
-    """Aborts the communicators of all groups: their kernels end, with undefined results. PyTorch's own function also forgets the groups,
+    """Aborts the communicators of all groups: their kernels end, with undefined results. PyTorch's own function also removes the groups,
     which another thread may use at this moment."""
     backends = []
     for group in list(dist.distributed_c10d._world.pg_map):

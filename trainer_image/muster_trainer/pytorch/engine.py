@@ -74,7 +74,7 @@ class TorchEngine:
         self.initial_numbers = state.numbers_of(self.parallel.optimizer)
         if self._snapshots:
             self._snapshots.bind(self.parallel, self.initial_numbers)
-        # With NCCL, a kernel whose peer is gone blocks the device until it is aborted, which takes an order.
+        # With NCCL, a kernel that waits for a lost peer blocks the device until an order aborts it.
         is_whole = self.parallel.layout.holds_whole_model and self.world > 1 and (backend == "gloo" or takes_orders)
         may_wait = task.survives and Connections.can_be_closed and takes_orders
         survives = is_whole and self.parallel.rejoins and self.memory is None and may_wait
@@ -84,7 +84,7 @@ class TorchEngine:
         self._connections.complete()
 
     def _join(self, done: int | None = None, *, meanwhile: Callable[[], None] | None = None) -> World:
-        """Joins the world. In later attempts, all ranks exchange which step they have kept."""
+        """Joins the world. In later attempts, all ranks exchange the steps of their states."""
         self._connections = Connections()
         self._store = join(self._backend, meanwhile=meanwhile)
         world = World(self.device)
@@ -106,9 +106,9 @@ class TorchEngine:
         seed_all(self.task.config.seed, 0, 0)
         model = self.task.build_model(self.task.config)
         if not isinstance(model, nn.Module):
-            raise UserError(f"{self.task.title}: build_model must give a torch.nn.Module; it gave {type(model).__name__}")
+            raise UserError(f"{self.task.title}: build_model must return a torch.nn.Module; it returned {type(model).__name__}")
         model.to(self.device)
-        if self._has_survivors:  # they send theirs later
+        if self._has_survivors:  # survivors send their numbers later
             return model
         with detect_peer_loss():
             for tensor in model.state_dict().values():
@@ -140,7 +140,8 @@ class TorchEngine:
         leave_groups(self._store)
         self._join(done, meanwhile=meanwhile)
         if self._minimum(self.spec.batch.most_at_once or self.spec.batch.global_size) != self.parallel.context.max_samples:
-            raise PeerLost("another rank takes fewer samples at once than those of the world before")  # a new process can follow it
+            # A new process can take the number of the other ranks.
+            raise PeerLost("another rank takes fewer samples at once than the ranks of the previous world")
         with detect_peer_loss():
             self.parallel.rejoin()
         self._connections.complete()
@@ -150,7 +151,7 @@ class TorchEngine:
             device = self.device if self._backend == "nccl" else torch.device("cpu")
             adopt(self.survivor_steps, self.parallel, self.initial_numbers, device=device)
 
-    # what the loop asks for
+    # facts for the training loop
 
     def fingerprint(self) -> Mapping[str, Any]:
         return {**fingerprint(self.device), **self._ready_seconds}
@@ -284,7 +285,7 @@ class _Tally:
         self._numbers: list[float] = []
 
     def wait(self) -> list[float]:
-        """The sums. Once they are there the step counts, also if the world is broken later."""
+        """Waits for the sums, and returns them. The step then counts, even if the world is broken later."""
         if not self._numbers:
             with detect_peer_loss():
                 self._work.wait()

@@ -1,8 +1,8 @@
-"""Snapshots of PyTorch training in the memory of replicas: taken between two steps, and sent to other replicas beside the next ones.
+"""Snapshots of PyTorch training in the memory of replicas. Taken between two steps, and sent to other replicas during the next steps.
 
 A second thread copies the state of its rank while the next step computes its gradients. The main thread waits for that before its update,
 and helps. The second thread then computes the checksum, exchanges copies with other ranks, and waits until all ranks have done so; then
-the snapshot is complete. It uses a process group of its own, so it never gets between collectives of the training. The next snapshot waits
+the snapshot is complete. It uses a process group of its own, so its messages do not mix with those of the training. The next snapshot waits
 until the previous one is complete, and overwrites the one before that.
 """
 
@@ -47,7 +47,7 @@ _CLOCK_OF_THREAD = 6
 class Snapshots:
     """The snapshots of one rank in one attempt. Every rank calls the same methods in the same order, except `rescue`.
 
-    `cut` is that of a pipeline whose snapshots some rank holds. See `muster_trainer.training.engine.PeersMemory`.
+    `cut` is the cut of a pipeline in the newest snapshot of any rank. See `muster_trainer.training.engine.PeersMemory`.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Snapshots:
 
     @classmethod
     def open(cls, spec: TrainerSpec, world: World) -> Snapshots | None:
-        """None if the job keeps none, or if a rank has no memory for them."""
+        """The snapshots of this rank. None if the job has none in memory, or if a rank has no memory for them."""
         if spec.memory is None:
             return None
         env, events = ReplicaEnvironment.from_environment(os.environ), Events.from_environment(os.environ, world.rank)
@@ -78,7 +78,9 @@ class Snapshots:
         places = [decode(Place, json.loads(text)) for text in world.gather(json.dumps(encode(own)))]
         if arena is None or not all(each.memory for each in places):
             if world.rank == 0:
-                events.notice(NoticeReason.MEMORY_UNUSED, "no snapshots are kept in memory: the supervisor of a replica could not get any")
+                events.notice(
+                    NoticeReason.MEMORY_UNUSED, "no snapshots are kept in memory: the supervisor of a replica could not reserve the memory"
+                )
             return None
         return cls(arena, env, spec, world, events, places)
 
@@ -91,10 +93,10 @@ class Snapshots:
         self.cut: tuple[int, ...] = max(headers, key=generation_of).cut if headers else ()
 
     def bind(self, parallel: ParallelModel, initial_numbers: Groups) -> None:
-        """Has the snapshots be those of this part of a model. Decides where copies go."""
+        """Sets the part of the model that is in the snapshots of this rank. Decides where copies go."""
         self._parallel, self._initial_numbers = parallel, initial_numbers
         self._cut: tuple[int, ...] = parallel.cut
-        # Each snapshot that empties a pipeline changes its losses: they must not depend on what snapshots cost.
+        # A snapshot that empties a pipeline changes its losses, and these must not depend on the measured cost of snapshots.
         chosen = FIRST_STEPS if parallel.is_emptied_between_steps else None
         self.between = StepsBetween(self._spec.every_steps or chosen, drained=parallel.batches_in_flight)
         self._shard = packing.shard_of(parallel.module)
@@ -109,7 +111,7 @@ class Snapshots:
     # resume
 
     def newest(self) -> CompleteSnapshot | None:
-        """The newest complete snapshot, whose checksums have been verified. All ranks find the same."""
+        """The newest complete snapshot, whose checksums have been verified. The result is the same on all ranks."""
         while (snapshot := choose(self._filled_slots, self._shards)) is not None:
             damaged = self._world.gather(json.dumps(self._damaged(snapshot)))
             if not any(map(json.loads, damaged)):
@@ -121,7 +123,7 @@ class Snapshots:
 
     @property
     def newest_part(self) -> int:
-        """The newest step of which some rank holds a part."""
+        """The newest step of which any rank has a part."""
         return newest_step(self._filled_slots)
 
     def _damaged(self, snapshot: CompleteSnapshot) -> list[int]:
@@ -129,7 +131,7 @@ class Snapshots:
         return [slot for slot in slots if not self._arena.is_intact(slot)]
 
     def restore(self, snapshot: CompleteSnapshot) -> None:
-        """Restores the snapshot. A rank that does not hold its shard gets it from one that does.
+        """Restores the snapshot. A rank without its shard gets it from a rank that has it.
 
         Raises BadConfiguration if it does not fit."""
         rank = self._world.rank
@@ -156,7 +158,7 @@ class Snapshots:
         self._slots.protected = snapshot.generation
 
     def start(self, step: int) -> None:
-        """Lays out the memory for the snapshots of this attempt, which begins after `step`. To be called after `restore`."""
+        """Lays out the memory for the snapshots of this attempt, which begins after `step`. Call it after `restore`."""
         self.between.start(step)
         slots = self._placement.slots
         stride = min(layout(each.memory, slots=slots) for each in self._places)
@@ -205,7 +207,7 @@ class Snapshots:
         self._flight = self._thread.submit(self._deliver, header, slot if is_stored else None, fits, self._copying, on_complete)
 
     def before_update(self) -> None:
-        """Waits until the state of the last step is copied. To be called before it changes."""
+        """Waits until the state of the last step is copied. Call it before the state changes."""
         if self._copying is not None:
             began = time.monotonic()
             self._finish_copying()
@@ -223,12 +225,12 @@ class Snapshots:
             before = self.between.steps
             self.between.measure(flight.result())
             if self._world.rank == 0 and not before / 2 < self.between.steps < 2 * before:
-                self._events.say(f"snapshots in memory: every {self.between.steps} steps from now on, by what they cost")
+                self._events.say(f"snapshots in memory: every {self.between.steps} steps from now on, because of their cost")
         if self._failed:
             self.is_on = False
 
     def rescue(self, step: int, event: str | None, restore: Callable[[], object]) -> bool:
-        """Keeps the state after `step`, without the other ranks. Returns whether this rank has it in memory."""
+        """Stores the state after `step`, without the other ranks. Returns whether this rank has it in memory."""
         if not self.is_on or not self._parallel.layout.holds_whole_model:
             return False
         if self._flight is not None and not self._own_is_complete.wait(RESCUE_SECONDS / 2):
@@ -259,8 +261,8 @@ class Snapshots:
     def _deliver(
         self, header: Header, slot: int | None, fits: bool, copying: packing.Copying | None, on_complete: Callable[[int | None], object]
     ) -> list[Cost]:
-        """Completes the own snapshot, and exchanges copies. If it does not fit anywhere, all ranks turn snapshots off. Returns what it
-        cost each rank."""
+        """Completes the own snapshot, and exchanges copies. If it does not fit on some rank, all ranks turn snapshots off. Returns the cost
+        on each rank."""
         began, worked = time.monotonic(), self._processor_seconds()
         with detect_peer_loss():
             content = memoryview(b"")
@@ -291,11 +293,11 @@ class Snapshots:
         return [Cost(*numbers) for _, _, _, *numbers in of_all]
 
     def _processor_seconds(self) -> float:
-        """Those of this thread, and of the threads that send."""
+        """The processor seconds of this thread, and of the threads that send."""
         return time.thread_time() + sum(map(_seconds_of_thread, self._senders))
 
     def _send(self, header: Header, content: memoryview) -> list[tuple[torch.Tensor, Any]]:
-        """Returns what is being sent: Gloo needs the tensors until they have gone."""
+        """Begins to send. Returns the tensors and their messages, because Gloo needs the tensors until they are sent."""
         messages = []
         block = pack(header).ljust(HEADER_BYTES, b"\0")
         for receiver in self._placement.sent_by(self._world.rank):

@@ -53,7 +53,7 @@ class Output:
         self._all = Tail()
         self._selector = selectors.DefaultSelector()
         self._lock = threading.Lock()
-        """Held for a look at what the selector has, and for a read. A read never waits then, because nobody else reads the pipe."""
+        """Locked for a look-up in the selector and the read after it. Such a read never waits, because no other thread reads the pipe."""
         self._released: list[_Stream] = []
         self._wake: tuple[int, int] | None = None
         """A pipe that ends the wait of the thread, as long as this runs."""
@@ -114,7 +114,7 @@ class Output:
         self._end_released()
 
     def _read(self, descriptor: int, stream: _Stream | None) -> bytes | None:
-        """What has come. Nothing at the end of the stream, which is closed then. None: another attempt reads it."""
+        """The content that has arrived. Empty at the end of the stream, which is closed then. None if another attempt reads the stream."""
         with self._lock:
             if descriptor not in self._selector.get_map():
                 return None

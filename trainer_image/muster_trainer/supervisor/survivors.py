@@ -15,9 +15,9 @@ from muster_trainer.supervisor.process_table import descendants
 from muster_trainer.supervisor.processes import Process, reap
 
 LEAVING_SECONDS = 2 * RESCUE_SECONDS
-"""For a process without a next world: it saves what it holds, and ends."""
+"""The time in which a process without a next world saves its state and ends."""
 KILLED_SECONDS = 5.0
-"""After SIGKILL, until a process that is stuck in the kernel is left alone."""
+"""The longest wait after SIGKILL for a process that is stuck in the kernel."""
 _TURN = 0.02
 MOVING = frozenset(
     {
@@ -47,8 +47,8 @@ class Survivors:
         self._waiting[process.rank] = process, launch
 
     def hand_over(self, launches: list[Launch]) -> dict[int, Process]:
-        """Those that go on in the processes of the next attempt, by rank. The others save and end first, so that the next attempt reads
-        what they save."""
+        """The processes that continue in the next attempt, by rank. The others save and end first, so that the next attempt reads their
+        checkpoint."""
         continuing: dict[int, Process] = {}
         reap([process for process, _ in self._waiting.values()])
         for launch in launches:
@@ -60,7 +60,7 @@ class Survivors:
         return continuing
 
     def end(self) -> None:
-        """Ends those that wait. They save what they hold, unless they have done so."""
+        """Ends the processes that wait. They save their state, unless they have done so."""
         remaining = [process for process, _ in self._waiting.values()]
         self._waiting = {}
         for process in remaining:
@@ -77,12 +77,12 @@ class Survivors:
 
 
 def can_continue(before: Mapping[str, str], after: Mapping[str, str]) -> bool:
-    """Whether a process with the variables `before` may go on with those `after`: the world has the same shape, and the job is the same."""
+    """Whether a process with the variables `before` can continue with those `after`: the job and the shape of the world are the same."""
     return {name for name, _ in before.items() ^ after.items()} <= MOVING
 
 
 def moved(env: Mapping[str, str]) -> dict[str, str]:
-    """The variables that a survivor takes over. All of them, because the process may have changed them (an address for a name)."""
+    """The variables that a survivor takes over: all of them, because the process may have changed them (an address for a name)."""
     return {name: env[name] for name in sorted(MOVING) if name in env}
 
 
@@ -98,6 +98,6 @@ def order(process: Process, **content: object) -> bool:
 
 
 def dismiss(process: Process) -> None:
-    """There is no next world for this process."""
+    """Ends a process without a next world. Closes its orders first, so that it does not wait for one."""
     process.close(process.orders)
     process.send(signal.SIGTERM)

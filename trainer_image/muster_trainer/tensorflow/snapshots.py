@@ -64,7 +64,7 @@ class ChiefMemory:
             return None
         arena = Arena.from_environment(os.environ)
         if arena is None:
-            message = "no snapshots are kept in memory: the supervisor of the chief could not get any"
+            message = "no snapshots are kept in memory: the supervisor of the chief could not reserve the memory"
             Events.from_environment(os.environ, 0).notice(NoticeReason.MEMORY_UNUSED, message)
             return None
         return cls(arena, spec, in_flight=in_flight, read=read, write=write)

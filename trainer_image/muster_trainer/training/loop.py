@@ -100,7 +100,7 @@ class Training:
                     raise
 
     def _wait_for_next_world(self, error: PeerLost) -> bool:
-        """Whether this process goes on in the next attempt, with the state after step `done`."""
+        """Waits for the next attempt. Returns whether this process continues in it, with the state after step `done`."""
         is_connection_lost = isinstance(error, ConnectionLost)
         survival = self.engine.survival
         if not is_connection_lost or survival is None or self.done is None or self.is_stopping or not self.survivor.may_wait:
@@ -121,10 +121,10 @@ class Training:
                 survival.rejoin(done, meanwhile)
             except PeerLost:
                 raise
-            except Exception as error:  # whatever it is, a new process can do it
+            except Exception as error:  # after any error, a new process can join instead
                 raise PeerLost(f"this process cannot go on in attempt {os.environ[NAMES['attempt']]}: {describe(error)}") from error
         self.env = ReplicaEnvironment.from_environment(os.environ)
-        if self.saver and self.spec.checkpoint:  # until now this process has saved as a member of the world before
+        if self.saver and self.spec.checkpoint:  # the saver belongs to the previous world
             self.saver.break_off()
             self.saver = self._saver(self.spec.checkpoint, seconds=self.saver.seconds)
         self.events.fingerprint(self.engine.fingerprint())
@@ -176,7 +176,7 @@ class Training:
     # resume
 
     def _resume(self) -> int:
-        """Agrees on the checkpoint or the snapshot with all ranks, restores it, and gives the steps done."""
+        """Agrees on the checkpoint or the snapshot with all ranks, restores it, and returns the steps done."""
         self.events.phase(Activity.RESTORING)
         snapshot = self.memory.newest() if self.memory else None
         survivor_steps = self.engine.survivor_steps
@@ -194,12 +194,12 @@ class Training:
         if point.location is not None:
             assert self.saver is not None
             self.saver.step, self.saver.path = point.step, point.location
-            self.done = None  # what this process has kept is overwritten
+            self.done = None  # the state of this process is overwritten
             with read_back(point.location) as folder:
                 self.engine.load(folder)
         if is_from_survivors and self.engine.survival:
             if self.done != point.step:
-                self.done = None  # the same
+                self.done = None  # `adopt` overwrites the state of this process
             self.engine.survival.adopt()
         if self.memory:
             if is_from_memory and snapshot:
@@ -207,7 +207,7 @@ class Training:
                 self.last = _step_of(snapshot)
             self.memory.start(point.step)
         if self.last is not None and self.last.step != point.step:
-            self.last = None  # of another step than this process has now
+            self.last = None  # the state of this process is that of another step
         if self.engine.rank == 0:
             self.events.emit(replace(point.event(), survivors=survivor_steps.survivors if survivor_steps else 0))
             start = f"resumed from {point.path}" if point.path else "starting at step 0"
@@ -216,7 +216,7 @@ class Training:
             if is_from_memory and snapshot:
                 start = f"resumed at step {point.step} from the memory of the replicas"
                 if self.last is not None:
-                    self.events.emit(self.last)  # the attempt that did the step may have ended before it could
+                    self.events.emit(self.last)  # the attempt of the step may have ended before it was reported
             self.events.say(f"{self.task.title}: {start}, {self.total} steps, {self.engine.devices} device(s)")
         if self.is_new:
             self._report_whole_state()
@@ -261,7 +261,7 @@ class Training:
             self.unregistered = False
 
     def _report_memory_problems(self, point: ResumePoint, snapshot: CompleteSnapshot | None) -> None:
-        """Notices of what could not be used."""
+        """Sends notices about a storage or a snapshot that could not be used."""
         if point.storage_error:
             self._not_stored(point.storage_error)
         parts = self.memory.newest_part if self.memory else 0
@@ -269,7 +269,7 @@ class Training:
         if snapshot is None and parts > point.step:
             self._not_in_memory(f"no snapshot in memory has all parts (the newest part is of step {parts}); training goes on from {where}")
         elif self.memory and not parts and self.env.attempt and point.source is ResumeSource.STORAGE and not self.unmeasured:
-            self._not_in_memory(f"no replica has a snapshot of the attempts before in its memory; training goes on from {where}")
+            self._not_in_memory(f"no replica has a snapshot of an earlier attempt in its memory; training goes on from {where}")
 
     def _not_in_memory(self, message: str) -> None:
         self.events.notice(NoticeReason.SNAPSHOT_INCOMPLETE, message)
@@ -312,16 +312,16 @@ class Training:
         return outcome
 
     def _handle_nan_loss(self, step: int, loss: float) -> None:
-        """Does what `nanLoss` asks for if the loss is not a finite number. For Skip, the engine has left out the update."""
+        """Applies `nanLoss` when the loss is not a finite number. With Skip, the engine has left out the update."""
         policy = self.task.config.nanLoss
         problem = f"the loss of step {step + 1} (epoch {self.order.epoch(step) + 1}) is {loss}"
         if policy == "Stop":
             samples = ", ".join(map(str, self.order.batch_indices(step)[:_SAMPLES_NAMED]))
             message = f"{problem}; its batch begins with the samples {samples} of the data set. {nan_loss_remedies(self.engine.refuses)}"
-            self.done = None  # the state has these numbers, and nothing goes on from it
+            self.done = None  # the state has such numbers, so no world may continue from it
             raise of_all(self.engine, UserError(message))
         if self.engine.rank == 0 and not self.had_nan_loss:
-            done = "is left out (nanLoss: Skip)" if policy == "Skip" else "is used all the same (nanLoss: Continue)"
+            done = "is left out (nanLoss: Skip)" if policy == "Skip" else "is used nevertheless (nanLoss: Continue)"
             self.events.notice(NoticeReason.LOSS_NOT_FINITE, f"{problem}: its gradient {done}; further ones are not reported")
         self.had_nan_loss = True
 
@@ -340,7 +340,7 @@ class Training:
 
     @property
     def _delays_events(self) -> bool:
-        """Whether a step counts as done only when its snapshot is complete, so that no step is lost that was reported."""
+        """Whether a step is reported only when its snapshot is complete, so that no reported step is lost."""
         return self.memory is not None and self.memory.is_on and self.memory.between.fixed == 1
 
     def _report_step(self, event: Step) -> None:
@@ -361,7 +361,7 @@ class Training:
             self.events.say(f"epoch {epoch} of {self.task.config.epochs}: step {done}, loss {loss:.4f}{waited}")
 
     def _seconds_due(self) -> bool:
-        """Rank 0's clock decides about everySeconds; the vote makes all ranks save at the same step. A save in flight is not waited for."""
+        """Whether everySeconds are over by the clock of rank 0. The vote makes all ranks save at the same step. False during a save."""
         saver = self.saver
         if saver is None or saver.interval.seconds is None or self.engine.rank != 0 or saver.in_flight:
             return False
@@ -374,7 +374,7 @@ class Training:
     # snapshots in memory
 
     def _snapshot(self, done: int, *, again: bool = False) -> None:
-        """Takes a snapshot if one is due. `again`: after a resume, so that every shard has all of its copies again."""
+        """Takes a snapshot if one is due. With `again`, takes one in any case, so that every shard has all of its copies."""
         if self.memory is None or not (again or self.memory.between.is_due(done)):
             return
         delayed: Event | None = self.last if self._delays_events and not again else None
@@ -460,7 +460,7 @@ class Training:
     def _rescue(self) -> None:
         """Saves the steps since the newest commit when the peers are gone, if this rank has the whole state, and time to write it.
 
-        If it keeps the state in memory, it writes nothing to the storage."""
+        If the state can be stored in memory, writes nothing to the storage."""
         saver = self.saver
         if self._store_in_memory():
             return
@@ -471,14 +471,14 @@ class Training:
             self.events.emit(self.last)  # rank 0 may have ended before it could report this step
         try:
             saver.rescue(self._manifest(self.done, CommitReason.PEER_LOST))
-        except Exception as error:  # noqa: BLE001 (whatever it is: the peers' loss is why the attempt ends)
+        except Exception as error:  # noqa: BLE001 (the attempt ends because of the lost peers)
             cause = str(error) if isinstance(error, TrainerError) else describe(error)
             message = f"the peers are gone, and step {self.done} could not be saved: {cause}"
             self.events.notice(NoticeReason.RESCUE_FAILED, message)
         self.summaries.close()
 
     def _store_in_memory(self) -> bool:
-        """Whether this rank has the last step in memory."""
+        """Stores the state after the last step in memory. Returns whether the memory has it."""
         if self.done is None or not self.engine.store_in_memory(self.done, self._last_as_text()):
             return False
         self.events.phase(Activity.STOPPING)
@@ -493,7 +493,7 @@ class Training:
         self.events.complain(message)
 
     def _saver(self, checkpoint: CheckpointSpec, *, seconds: float = 0.0) -> Saver:
-        """`seconds`: what one rank needs to write all parts, as far as this process has measured it."""
+        """`seconds` is the time that one rank needs to write all parts. It is 0 if this process has not measured it."""
         store = Store(location_of(checkpoint.directory), Fence(self.env.job_created, self.env.attempt), checkpoint.keep)
         interval = SaveInterval(checkpoint, job_created=self.env.job_created, failures=self.env.attempt)
         saver = Saver(store, self.engine, self.events, interval)
@@ -546,7 +546,7 @@ class Training:
         return Summaries(directory, attempt=self.env.attempt, first_step=first + 1, notice=self.events.notice)
 
     def _leave(self) -> None:
-        """Sends how long the steps took, and leaves the world."""
+        """Sends the times of the steps, and leaves the world."""
         self.events.emit(replace(self.pace.sums(), peak_bytes=peak_bytes(self.spec.strategy.framework)))
         leave(self.engine)
 

@@ -24,7 +24,7 @@ from muster_trainer.data.files.table import names_of, some
 MOST_DECODED = 128 << 20
 """The most bytes of decoded rows in the cache of a process."""
 MOST_READ = 256 << 20
-"""The most bytes that a reader reads in one piece, whatever the file says."""
+"""The most bytes that a reader reads in one piece, even if the file declares more."""
 _CHUNK = 4 << 20  # bytes of a chunk
 _READERS = 16  # files whose footers stay in the memory of a process
 _ROWS_PER_BYTE = 1024  # the most that compression achieves
@@ -160,7 +160,7 @@ class Columnar(FileSet):
             batch = self._next(key)
             if batch is None or batch.num_rows != rows:
                 raise BadConfiguration(
-                    f"data file {file.path} is damaged: it has fewer rows behind record {begin} than it says; write it again"
+                    f"data file {file.path} is damaged: it has fewer rows after record {begin} than it declares; write it again"
                 )
             arrays = self._decoded(file, batch, begin)
         self._chunks[key] = arrays
