@@ -80,8 +80,8 @@ def restore(model: nn.Module, optimizer: torch.optim.Optimizer | None, table: Ma
 def room(
     model: nn.Module, optimizer: torch.optim.Optimizer | None, boxes: Iterable[Box]
 ) -> tuple[dict[Box, torch.Tensor], Callable[[], None]]:
-    """The tensors of the model and the optimizer for a table with these boxes, and a function to call when they are written. So no tensor is
-    in memory twice. Raises ValueError if the table does not fit."""
+    """The tensors of the model and the optimizer for a table with these boxes, and a function to call when they are written. So no tensor
+    is in memory twice. Raises ValueError if the table does not fit."""
     own = model.state_dict()
     shapes = {name: tuple(tensor.shape) for name, tensor in own.items()}
     by_name = {box.name: box for box in boxes}
