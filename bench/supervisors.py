@@ -21,7 +21,7 @@ from muster_contract.codes import ExitCode
 from muster_contract.events import Activity, Resumed
 from muster_contract.reports import LastWords, Marks, Progress, Report
 from muster_contract.wire import decode, encode
-from muster_trainer.supervisor.reporting import HOLD
+from muster_trainer.supervisor.reporting import LONGEST_DELAY
 from tests.support.api_server.api import Api, Object
 from tests.support.api_server.jobs import Jobs
 from tests.support.api_server.kubelet import PODS
@@ -69,7 +69,7 @@ class Line:
             self._streams = await asyncio.open_connection("127.0.0.1", self._port, ssl=self._trusted)
         reader, writer = self._streams
         fields = (f"Authorization: Bearer {bearer}", f"Content-Length: {len(body)}", "Content-Type: application/json", "Host: coordinator")
-        fields += (f"Prefer: wait={HOLD}",) if may_hold else ()
+        fields += (f"Prefer: wait={LONGEST_DELAY}",) if may_hold else ()
         writer.write("\r\n".join(("POST /v1/report HTTP/1.1", *fields, "", "")).encode() + body)
         head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
         length = next(int(line.partition(":")[2]) for line in head.splitlines() if line.startswith("content-length:"))

@@ -8,22 +8,13 @@ import pytest
 
 from tests.support.api_server.cluster import Cluster
 from tests.support.api_server.coscheduling import scheduling_with_coscheduling
-from tests.support.api_server.fixtures import create_priority_classes, operator
-from tests.support.api_server.gangs import jobs_on_nodes
-from tests.support.api_server.jobs import Jobs
-from tests.support.api_server.operators import OperatorProcess
+from tests.support.api_server.fixtures import operator
+from tests.support.api_server.gangs import jobs
 
-__all__ = ["cluster", "jobs", "operator"]  # pytest finds the fixture that is imported
+__all__ = ["cluster", "jobs", "operator"]  # pytest finds fixtures that are imported
 
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with scheduling_with_coscheduling(tmp_path_factory.mktemp("control-plane")) as cluster:
-        create_priority_classes(cluster.admin)
         yield cluster
-
-
-@pytest.fixture
-def jobs(cluster: Cluster, operator: OperatorProcess) -> Iterator[Jobs]:
-    with jobs_on_nodes(cluster, "coscheduling") as jobs:
-        yield jobs

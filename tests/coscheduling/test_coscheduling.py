@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from tests.support.api_server.coscheduling import SCHEDULER_NAME
-from tests.support.api_server.fake_nodes import add_node
 from tests.support.api_server.gangs import (
     COSCHEDULING,
-    CPUS,
     NODES,
-    ROOM,
     end,
+    evaluator_without_a_node,
     gang_job,
-    has_no_pod_group,
+    large_job_waits_for_nodes,
     late_pod_follows_when_others_succeed,
     placed,
     pod_group,
-    pod_group_path,
+    pod_groups_are_deleted,
     waits,
 )
-from tests.support.api_server.jobs import Jobs, condition, job
+from tests.support.api_server.jobs import Jobs, condition
 from tests.support.waiting import wait_until
 
 
@@ -37,11 +35,7 @@ def test_of_two_jobs_that_need_most_of_the_cluster_one_waits_for_the_other(jobs:
 
 
 def test_a_job_that_does_not_fit_gets_no_node_until_there_are_enough(jobs: Jobs) -> None:
-    jobs.submit(gang_job("large", NODES + 1, scheduling={"gang": "Required"}))
-    waits(jobs, "large")
-    add_node(jobs.api, f"node-{NODES}", cpu=CPUS)
-    jobs.reaches("large", "Running")
-    assert len(placed(jobs, "large")) == NODES + 1
+    large_job_waits_for_nodes(jobs, scheduling={"gang": "Required"})
 
 
 def test_an_elastic_job_is_placed_with_its_fewest_replicas_and_the_others_follow(jobs: Jobs) -> None:
@@ -56,11 +50,7 @@ def test_an_elastic_job_is_placed_with_its_fewest_replicas_and_the_others_follow
 
 
 def test_an_evaluator_does_not_hold_up_the_world(jobs: Jobs) -> None:
-    roles = {"worker": {"replicas": NODES, "resources": ROOM}, "evaluator": {"replicas": 1, "resources": ROOM}}
-    jobs.submit(job("digits", roles=roles, strategy="MultiWorkerMirrored"))
-    wait_until(lambda: len(placed(jobs, "digits")) == NODES, "the world has nodes")
-    wait_until(lambda: len(jobs.pods("digits")) == NODES + 1, "the evaluator follows")
-    pods = {pod["metadata"]["labels"]["muster.dev/role"]: pod for pod in jobs.pods("digits")}
+    pods = evaluator_without_a_node(jobs)
     groups = {role: pod["metadata"]["labels"].get("scheduling.x-k8s.io/pod-group") for role, pod in pods.items()}
     assert groups == {"worker": "digits", "evaluator": None}
     assert {role: pod["spec"]["schedulerName"] for role, pod in pods.items()} == {
@@ -106,14 +96,4 @@ def test_a_pod_that_replaces_another_joins_the_pod_group_as_it_is(jobs: Jobs) ->
 
 
 def test_nothing_is_left_of_a_deleted_job_and_a_deleted_pod_group_stops_nothing(jobs: Jobs) -> None:
-    jobs.submit(gang_job("first", 3))
-    jobs.reaches("first", "Running")
-    jobs.submit(gang_job("second", NODES + 1))
-    waits(jobs, "second")
-    jobs.delete("second")
-    wait_until(lambda: not jobs.pods("second"), "its pods are gone")
-    wait_until(lambda: has_no_pod_group(jobs, "second", COSCHEDULING), "its PodGroup is gone")
-    jobs.api.delete(pod_group_path(jobs, "first", COSCHEDULING))
-    jobs.api.delete(f"/api/v1/namespaces/{jobs.namespace}/pods/first-worker-1")
-    jobs.reaches("first", "Running", attempt=1)
-    end(jobs, "first")
+    pod_groups_are_deleted(jobs, COSCHEDULING)

@@ -11,17 +11,17 @@ from tests.support.api_server.cluster import Cluster
 from tests.support.api_server.fake_nodes import add_node, bindings_refused, remove_node
 from tests.support.api_server.gangs import (
     NODES,
-    ROOM,
     end,
+    evaluator_without_a_node,
     gang_job,
-    has_no_pod_group,
+    large_job_waits_for_nodes,
     late_pod_follows_when_others_succeed,
     placed,
     pod_group,
-    pod_group_path,
+    pod_groups_are_deleted,
     waits,
 )
-from tests.support.api_server.jobs import Jobs, condition, job
+from tests.support.api_server.jobs import Jobs, condition
 from tests.support.api_server.operators import OperatorProcess
 from tests.support.waiting import wait_until
 
@@ -50,11 +50,7 @@ def test_of_two_jobs_that_need_most_of_the_cluster_one_waits_for_the_other(jobs:
 
 
 def test_a_job_that_does_not_fit_gets_no_node_until_there_are_enough(jobs: Jobs) -> None:
-    jobs.submit(gang_job("large", NODES + 1))
-    waits(jobs, "large")
-    add_node(jobs.api, f"node-{NODES}", cpu=2)
-    jobs.reaches("large", "Running")
-    assert len(placed(jobs, "large")) == NODES + 1
+    large_job_waits_for_nodes(jobs)
 
 
 def test_a_gang_that_loses_a_node_while_it_is_placed_waits_as_a_whole_again(jobs: Jobs) -> None:
@@ -98,11 +94,7 @@ def test_a_pod_that_waits_gets_a_node_when_the_smallest_world_is_made_smaller(jo
 
 
 def test_an_evaluator_does_not_hold_up_the_world(jobs: Jobs) -> None:
-    roles = {"worker": {"replicas": NODES, "resources": ROOM}, "evaluator": {"replicas": 1, "resources": ROOM}}
-    jobs.submit(job("digits", roles=roles, strategy="MultiWorkerMirrored"))
-    wait_until(lambda: len(placed(jobs, "digits")) == NODES, "the world has nodes")
-    wait_until(lambda: len(jobs.pods("digits")) == NODES + 1, "the evaluator follows")
-    groups = {pod["metadata"]["labels"]["muster.dev/role"]: pod["spec"].get("schedulingGroup") for pod in jobs.pods("digits")}
+    groups = {role: pod["spec"].get("schedulingGroup") for role, pod in evaluator_without_a_node(jobs).items()}
     assert groups == {"worker": {"podGroupName": "digits"}, "evaluator": None}
 
 
@@ -143,17 +135,7 @@ def test_a_pod_that_replaces_another_joins_the_pod_group_as_it_is_and_a_resumed_
 
 
 def test_nothing_is_left_of_a_deleted_job_and_a_deleted_pod_group_stops_nothing(jobs: Jobs) -> None:
-    jobs.submit(gang_job("first", 3))
-    jobs.submit(gang_job("second", NODES + 1))
-    jobs.reaches("first", "Running")
-    waits(jobs, "second")
-    jobs.delete("second")
-    wait_until(lambda: not jobs.pods("second"), "its pods are gone")
-    wait_until(lambda: has_no_pod_group(jobs, "second"), "its PodGroup is gone")
-    jobs.api.delete(pod_group_path(jobs, "first"))
-    jobs.api.delete(f"/api/v1/namespaces/{jobs.namespace}/pods/first-worker-1")
-    jobs.reaches("first", "Running", attempt=1)
-    end(jobs, "first")
+    pod_groups_are_deleted(jobs)
 
 
 def test_a_packed_world_is_placed_on_one_rack_where_it_fits(jobs: Jobs) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.api_server.cluster import Cluster
 from tests.support.api_server.fake_nodes import add_node, scheduling
-from tests.support.api_server.fixtures import create_priority_classes, operator
+from tests.support.api_server.fixtures import operator
 from tests.support.api_server.jobs import Jobs
 from tests.support.api_server.kueue import API, aggregation, can_show_positions, define, kueue, kueue_object, quota
 from tests.support.api_server.operators import OperatorProcess
@@ -35,7 +35,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, shows_positions: bool) -> 
         define(cluster.admin)
         with kueue(folder, cluster.kubeconfig, shows_positions=shows_positions, ready_seconds=READY_SECONDS):
             admin = cluster.admin
-            create_priority_classes(admin)
             admin.create(f"{API}/resourceflavors", kueue_object("ResourceFlavor", "main", {"nodeLabels": {"pool": "main"}}))
             spec = {
                 "namespaceSelector": {},

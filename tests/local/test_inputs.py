@@ -16,7 +16,7 @@ import pytest
 
 from muster_contract.errors import InputRefused, InputUnavailable, TrainerError
 from muster_contract.inputs import InputProgress, InputRequest
-from muster_trainer.checkpoint.objects import ObjectPath, forget_clients
+from muster_trainer.checkpoint.objects import ObjectPath, drop_clients
 from muster_trainer.inputs.cache import Entry
 from muster_trainer.inputs.fetch import Job, job_of
 from tests.support import hub as hubs
@@ -57,13 +57,18 @@ def repository(hub: hubs.Hub) -> Path:
 
 
 def input_job(
-    tmp_path: Path, source: str = "hf://org/tiny", *, revision: str = "", secret: Mapping[str, str] | None = None, patience: float = 0.0
+    tmp_path: Path,
+    source: str = "hf://org/tiny",
+    *,
+    revision: str = "",
+    secret: Mapping[str, str] | None = None,
+    stall_seconds: float = 0.0,
 ) -> tuple[Job, list[InputProgress]]:
     shown: list[InputProgress] = []
     cache = tmp_path / "store"
     cache.mkdir(exist_ok=True)
     request = InputRequest("base", source, revision)
-    return job_of(request, cache, secret or {}, show=shown.append, say=lambda _: None, patience=patience), shown
+    return job_of(request, cache, secret or {}, show=shown.append, say=lambda _: None, stall_seconds=stall_seconds), shown
 
 
 def fetched(tmp_path: Path, source: str = "hf://org/tiny", **settings: Any) -> Path:
@@ -240,7 +245,7 @@ def test_a_bucket_is_fetched_with_the_credentials_of_its_secret(tmp_path: Path, 
     with object_store(tmp_path / "s3") as server:
         for name, value in server.variables.items():
             monkeypatch.setenv(name, value)
-        forget_clients()
+        drop_clients()
         root = ObjectPath(f"s3://{BUCKET}/inputs/rows")
         (root / "train/0.csv").write_bytes(b"1,2\n")
         (root / "test.csv").write_bytes(b"3,4\n")
@@ -266,4 +271,4 @@ def test_a_bucket_is_fetched_with_the_credentials_of_its_secret(tmp_path: Path, 
             assert message in str(error)
         away = one.remote.error(OSError(errno.EIO, "Could not connect to the endpoint URL", source))
         assert isinstance(away, InputUnavailable)
-    forget_clients()
+    drop_clients()

@@ -492,14 +492,14 @@ def _first_window(original: Any) -> Any:
 
 
 def _saves_afterwards(original: Any) -> Any:
-    def taken(self: Any, launches: Any) -> Any:
-        kept, self.end = self.end, lambda: None
+    def hand_over(self: Any, launches: Any) -> Any:
+        end, self.end = self.end, lambda: None
         try:
             return original(self, launches)
         finally:
-            self.end = kept
+            self.end = end
 
-    return taken
+    return hand_over
 
 
 def _once_more(original: Any) -> Any:
@@ -680,28 +680,28 @@ BY_UNIT_TESTS: tuple[Mutant, ...] = (
     _unit(
         "oldest-state-counts",
         "steps that a survivor holds are done again",
-        "muster_trainer.training.survivor:Kept.newest",
-        lambda original: property(lambda kept: min((step for step in kept.steps if step is not None), default=None)),
+        "muster_trainer.training.survivor:SurvivorSteps.newest",
+        lambda original: property(lambda survivor_steps: min((step for step in survivor_steps.steps if step is not None), default=None)),
         SURVIVORS,
     ),
     _unit(
         "first-rank-sends",
         "ranks get the state of a new process, and training begins again",
-        "muster_trainer.training.survivor:Kept.source",
-        lambda original: property(lambda kept: 0),
+        "muster_trainer.training.survivor:SurvivorSteps.source",
+        lambda original: property(lambda survivor_steps: 0),
         SURVIVORS,
     ),
     _unit(
         "older-state-goes-on",
         "ranks with different states train together, and the losses are wrong",
-        "muster_trainer.training.survivor:Kept.receivers",
-        lambda original: property(lambda kept: [rank for rank, step in enumerate(kept.steps) if step is None]),
+        "muster_trainer.training.survivor:SurvivorSteps.receivers",
+        lambda original: property(lambda survivor_steps: [rank for rank, step in enumerate(survivor_steps.steps) if step is None]),
         SURVIVORS,
     ),
     _unit(
         "goes-on-in-another-world",
         "a process goes on with its old rank in a world of another size",
-        "muster_trainer.supervisor.survivors:goes_on",
+        "muster_trainer.supervisor.survivors:can_continue",
         _always(True),
         SURVIVORS,
     ),
@@ -715,7 +715,7 @@ BY_UNIT_TESTS: tuple[Mutant, ...] = (
     _unit(
         "saves-after-the-start",
         "a world of another shape begins before the survivors of the last one have saved, and does their steps again",
-        "muster_trainer.supervisor.survivors:Survivors.taken",
+        "muster_trainer.supervisor.survivors:Survivors.hand_over",
         _saves_afterwards,
         GOING_ON,
     ),

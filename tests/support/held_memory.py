@@ -29,7 +29,7 @@ class Replicas:
     def damage(self, rank: int, part: str) -> None:
         """Flips a bit of each snapshot of its own."""
         arena = Arena(self.descriptors[rank])
-        for each in arena.held():
+        for each in arena.filled_slots():
             if each.slot < 2:
                 inside = 100 if part == "header" else HEADER_BYTES + each.header.size // 2
                 at = arena.start(each.slot) + inside

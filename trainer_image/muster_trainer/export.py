@@ -186,15 +186,15 @@ def check(directory: Path) -> str:
 
 def _check(directory: Path, record: Mapping[str, Any], task: Task, *, framework: Framework) -> str:
     data = task.train if task.test is None else task.test
-    wanted, tolerance = record["trained"]["loss"], record["tolerance"]
+    expected, tolerance = record["trained"]["loss"], record["tolerance"]
     exporter: Exporter = module_of(framework, "export")
     measured = exporter.measure(task, directory, data, np.arange(record["samples"]))
     for name, metrics in measured.items():
-        both_broken = math.isnan(metrics["loss"]) and math.isnan(wanted)  # nanLoss: Continue
-        if not both_broken and not math.isclose(metrics["loss"], wanted, rel_tol=tolerance, abs_tol=tolerance):
+        both_broken = math.isnan(metrics["loss"]) and math.isnan(expected)  # nanLoss: Continue
+        if not both_broken and not math.isclose(metrics["loss"], expected, rel_tol=tolerance, abs_tol=tolerance):
             raise UserError(
                 f"export {directory}: {name} has the loss {metrics['loss']} on {record['samples']} samples, but the trained model "
-                f"has {wanted}; does build_model depend on more than its config, or does the model change while it predicts?"
+                f"has {expected}; does build_model depend on more than its config, or does the model change while it predicts?"
             )
     shown = ", ".join(f"{name} {value:.4f}" for name, value in next(iter(measured.values())).items())
     alike = " as the trained model does" if record["compared"] else ""

@@ -22,7 +22,7 @@ def copy_share(ranks: Ranks, source: Path, target: Path) -> None:
 
     def look() -> FileIdentities:
         with files.storage(source):
-            return _seen(source)
+            return _list_files(source)
 
     for name in share_of(ranks.rank, gather(ranks, look)):
         with files.storage(target):
@@ -30,26 +30,26 @@ def copy_share(ranks: Ranks, source: Path, target: Path) -> None:
             shutil.copyfile(source / name, target / name)
 
 
-def share_of(rank: int, seen: list[FileIdentities]) -> list[str]:
-    """The names of the files that `rank` copies. `seen` has the files that each rank sees.
+def share_of(rank: int, listings: list[FileIdentities]) -> list[str]:
+    """The names of the files that `rank` copies. `listings` has the files that each rank sees.
 
     Ranks on one machine see the same file, and one of them copies it. Ranks on machines without a common folder may see different files
     of the same name. Then the lowest rank copies its own.
     """
     share = []
-    for number, name in enumerate(sorted({name for each in seen for name in each})):
-        first = next(each[name] for each in seen if name in each)
-        able = [each for each, names in enumerate(seen) if names.get(name) == first]
+    for number, name in enumerate(sorted({name for each in listings for name in each})):
+        first = next(each[name] for each in listings if name in each)
+        able = [each for each, names in enumerate(listings) if names.get(name) == first]
         if able[number % len(able)] == rank:
             share.append(name)
     return share
 
 
-def _seen(folder: Path) -> FileIdentities:
-    seen = {}
+def _list_files(folder: Path) -> FileIdentities:
+    identities = {}
     for parent, _, names in os.walk(folder):
         for name in names:
             path = Path(parent) / name
             status = path.stat()
-            seen[path.relative_to(folder).as_posix()] = [status.st_ino, status.st_size, status.st_mtime_ns]
-    return seen
+            identities[path.relative_to(folder).as_posix()] = [status.st_ino, status.st_size, status.st_mtime_ns]
+    return identities

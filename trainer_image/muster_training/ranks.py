@@ -93,7 +93,7 @@ class Table:
         self._world = world
         self._changed = threading.Condition()
         self._rounds: dict[int, Round] = {}
-        self._gone: str | None = None
+        self._lost_rank: str | None = None
         self._last_grant: tuple[int, float] | None = None
         self._granted = 0
         self._stop_at: int | None = None
@@ -128,9 +128,9 @@ class Table:
             gathering = self._rounds.setdefault(number, Round())
             gathering.texts[rank] = text
             self._changed.notify_all()
-            self._changed.wait_for(lambda: len(gathering.texts) == self._world or self._gone is not None)
+            self._changed.wait_for(lambda: len(gathering.texts) == self._world or self._lost_rank is not None)
             if len(gathering.texts) < self._world:
-                raise PeerLost(str(self._gone))
+                raise PeerLost(str(self._lost_rank))
             gathering.fetched += 1
             if gathering.fetched == self._world:
                 del self._rounds[number]
@@ -139,7 +139,7 @@ class Table:
     def lose(self, rank: int, how: str) -> None:
         """Records that a rank is gone. Calls of `gather` that wait for it raise PeerLost."""
         with self._changed:
-            self._gone = self._gone or f"rank {rank} {how}"
+            self._lost_rank = self._lost_rank or f"rank {rank} {how}"
             self._changed.notify_all()
 
 
@@ -191,7 +191,7 @@ class RankZero:
         self._world = world
         self._number = 0
         self._lines: dict[int, Lines] = {}
-        self._unknown = threading.BoundedSemaphore(world + MOST_STRANGERS)
+        self._unverified = threading.BoundedSemaphore(world + MOST_STRANGERS)
         self._listener = address.listen(backlog=world)
         threading.Thread(target=self._accept, name="muster-ranks", daemon=True).start()
 
@@ -229,7 +229,7 @@ class RankZero:
                     return
                 time.sleep(RETRY_SECONDS)  # the process has too many open descriptors for now, or the other end is gone
                 continue
-            if not self._unknown.acquire(blocking=False):
+            if not self._unverified.acquire(blocking=False):
                 connection.close()
                 continue
             threading.Thread(target=self._serve, args=(Lines(connection),), name="muster-rank", daemon=True).start()
@@ -238,7 +238,7 @@ class RankZero:
         try:
             rank = self._greeted(lines)
         finally:
-            self._unknown.release()
+            self._unverified.release()
         if rank is None:
             lines.close()
             return
@@ -290,7 +290,7 @@ class OtherRank:
         self._until = 0
         self._requested = False
         self._stop_at: int | None = None
-        self._left = False
+        self._rank_zero_ended = False
         self._lines = self._meet(address, greeting)
 
     def broadcast(self, text: str) -> str:
@@ -305,12 +305,12 @@ class OtherRank:
         return texts
 
     def stops(self, call: int, requested: bool) -> bool:
-        if self._left:
+        if self._rank_zero_ended:
             return self._stop_at is not None and call >= self._stop_at
         if call <= self._until and requested == self._requested:
             return False
         answer = self._exchange(call=call, requested=requested)
-        if self._left:
+        if self._rank_zero_ended:
             return self._stop_at is not None and call >= self._stop_at
         self._requested, self._until = requested, int(answer["until"])
         return bool(answer["stop"])
@@ -321,7 +321,7 @@ class OtherRank:
 
     def _exchange(self, **message: Any) -> dict[str, Any]:
         """Sends a message and returns the answer of rank 0, or its farewell if it has ended normally. Raises PeerLost if it is gone."""
-        if self._left:
+        if self._rank_zero_ended:
             return {}
         try:
             with suppress(OSError):  # rank 0 may have sent a farewell before it closed the connection
@@ -330,7 +330,7 @@ class OtherRank:
         except (OSError, ValueError) as error:
             raise PeerLost(f"rank 0 is gone: {error}") from None
         if "bye" in answer:
-            self._left, self._stop_at = True, answer.get("stopAt")
+            self._rank_zero_ended, self._stop_at = True, answer.get("stopAt")
         return answer
 
     def _meet(self, address: Address, greeting: dict[str, Any]) -> Lines:

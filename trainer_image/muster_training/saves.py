@@ -261,6 +261,6 @@ def _names(folder: Path) -> list[str]:
             if path.is_symlink() or not path.is_file():
                 raise UserError(f"checkpoint: {path.relative_to(folder)} is not a regular file; write its content instead")
             names.append(path.relative_to(folder).as_posix())
-    if taken := sorted({MANIFEST, MARKER}.intersection(names)):
-        raise UserError(f"checkpoint: {taken[0]} is a reserved name; use another name")
+    if reserved := sorted({MANIFEST, MARKER}.intersection(names)):
+        raise UserError(f"checkpoint: {reserved[0]} is a reserved name; use another name")
     return sorted(names)

@@ -271,7 +271,7 @@ class Session:
             with self.checkpoint(step, shared=False, earlier=seconds) as folder:
                 copy_share(self.ranks, source, folder)
         elif self._replica is not None:
-            self._say_once(NO_STORAGE)
+            self._notify_once(NO_STORAGE)
 
     @contextmanager
     def checkpoint(self, step: int, shared: bool, *, earlier: float = 0.0) -> Iterator[Path]:
@@ -306,7 +306,7 @@ class Session:
     def _without_storage(self, together: Ranks) -> Iterator[Path]:
         """A temporary folder that these ranks share. It is removed when all have written."""
         if self._replica is not None:
-            self._say_once(NO_STORAGE)
+            self._notify_once(NO_STORAGE)
         folder = together.broadcast(tempfile.mkdtemp(prefix="muster-save-") if together.rank == 0 else "")
         try:
             yield Path(folder)
@@ -316,7 +316,7 @@ class Session:
                 shutil.rmtree(folder, ignore_errors=True)
 
     @functools.cache  # noqa: B019 (the session lives as long as the process)
-    def _say_once(self, message: str) -> None:
+    def _notify_once(self, message: str) -> None:
         self.sender.send(NoticeEvent(message=message))
         self._complain(message)
 

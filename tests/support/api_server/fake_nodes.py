@@ -20,13 +20,16 @@ _ADMISSION = "admissionregistration.k8s.io/v1"
 
 @contextmanager
 def scheduling(folder: Path, *, has_gangs: bool = True, options: Sequence[str] = (), arguments: Sequence[str] = ()) -> Iterator[Cluster]:
-    """A cluster with the chart, the scheduler of Kubernetes, with its gang scheduling or without, and kwok. It has no nodes yet."""
+    """A cluster with the chart, the scheduler of Kubernetes, with its gang scheduling or without, and kwok. It has no nodes yet.
+    Its priority classes are `low` and `high`."""
     served = ["--runtime-config=scheduling.k8s.io/v1beta1=true"] if has_gangs else []
     gates = ["GenericWorkload"] if has_gangs else []
     with (
         running(folder, arguments=[*served, *arguments], feature_gates=gates, controllers=True, options=options) as cluster,
         kwok(folder, cluster.kubeconfig),
     ):
+        for name, value in (("low", 10), ("high", 1000)):
+            cluster.admin.create("/apis/scheduling.k8s.io/v1/priorityclasses", {"metadata": {"name": name}, "value": value})
         yield cluster
 
 

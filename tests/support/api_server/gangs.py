@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
+
+import pytest
 
 from tests.support.api_server.api import ApiError, Object
 from tests.support.api_server.cluster import Cluster
 from tests.support.api_server.fake_nodes import add_node, remove_node
 from tests.support.api_server.jobs import Jobs, condition, job
 from tests.support.api_server.kubelet import Kubelet
+from tests.support.api_server.operators import OperatorProcess
 from tests.support.waiting import wait_until
 
 NODES = 5
@@ -20,10 +22,10 @@ NATIVE, COSCHEDULING = "scheduling.k8s.io/v1beta1", "scheduling.x-k8s.io/v1alpha
 """API versions of PodGroups."""
 
 
-@contextmanager
-def jobs_on_nodes(cluster: Cluster, namespace_prefix: str) -> Iterator[Jobs]:
+@pytest.fixture
+def jobs(cluster: Cluster, operator: OperatorProcess) -> Iterator[Jobs]:
     """Jobs in a namespace of their own, and NODES nodes."""
-    namespace = cluster.namespace(namespace_prefix)
+    namespace = cluster.namespace("gang")
     for number in range(NODES):
         add_node(cluster.admin, f"node-{number}", cpu=CPUS)
     yield Jobs(cluster.admin, namespace)
@@ -80,6 +82,39 @@ def late_pod_follows_when_others_succeed(jobs: Jobs) -> None:
     for pod in running(jobs, "elastic")[:2]:
         Kubelet(jobs.api).end(pod, 0)
     wait_until(lambda: late in {pod["metadata"]["name"] for pod in placed(jobs, "elastic")}, "the fourth has a node")
+
+
+def large_job_waits_for_nodes(jobs: Jobs, **spec: Any) -> None:
+    """A job that needs one node more than there are waits, and runs when the node is added."""
+    jobs.submit(gang_job("large", NODES + 1, **spec))
+    waits(jobs, "large")
+    add_node(jobs.api, f"node-{NODES}", cpu=CPUS)
+    jobs.reaches("large", "Running")
+    assert len(placed(jobs, "large")) == NODES + 1
+
+
+def evaluator_without_a_node(jobs: Jobs) -> dict[str, Object]:
+    """The world of the job `digits` gets all nodes, and its evaluator waits. Returns a pod of each role."""
+    roles = {"worker": {"replicas": NODES, "resources": ROOM}, "evaluator": {"replicas": 1, "resources": ROOM}}
+    jobs.submit(job("digits", roles=roles, strategy="MultiWorkerMirrored"))
+    wait_until(lambda: len(placed(jobs, "digits")) == NODES, "the world has nodes")
+    wait_until(lambda: len(jobs.pods("digits")) == NODES + 1, "the evaluator follows")
+    return {pod["metadata"]["labels"]["muster.dev/role"]: pod for pod in jobs.pods("digits")}
+
+
+def pod_groups_are_deleted(jobs: Jobs, api: str = NATIVE) -> None:
+    """The PodGroup of a deleted job is deleted with it. A job goes on without its PodGroup."""
+    jobs.submit(gang_job("first", 3))
+    jobs.reaches("first", "Running")
+    jobs.submit(gang_job("second", NODES + 1))
+    waits(jobs, "second")
+    jobs.delete("second")
+    wait_until(lambda: not jobs.pods("second"), "its pods are gone")
+    wait_until(lambda: has_no_pod_group(jobs, "second", api), "its PodGroup is gone")
+    jobs.api.delete(pod_group_path(jobs, "first", api))
+    jobs.api.delete(f"/api/v1/namespaces/{jobs.namespace}/pods/first-worker-1")
+    jobs.reaches("first", "Running", attempt=1)
+    end(jobs, "first")
 
 
 def waits(jobs: Jobs, name: str) -> Object:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from muster_contract.errors import ConnectionLost, PeerLost
 from muster_trainer.pytorch import adoption, state, world
 from muster_trainer.pytorch.engine import TorchEngine
-from muster_trainer.training.survivor import Kept
+from muster_trainer.training.survivor import SurvivorSteps
 
 pytestmark = pytest.mark.torch
 
@@ -79,21 +79,23 @@ def trained(optimizer: str, steps: int, *, seed: int) -> Any:
 
 
 def numbers(parallel: Any) -> dict[str, list[float]]:
-    return {box.name: tensor.flatten().tolist() for box, tensor in state.held(parallel.module, parallel.stored_optimizer, [{}]).items()}
+    return {
+        box.name: tensor.flatten().tolist() for box, tensor in state.local_table(parallel.module, parallel.stored_optimizer, [{}]).items()
+    }
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("steps", [0, 2], ids=["a new process", "a survivor with an older state"])
 def test_a_rank_gets_the_state_of_another(optimizer: str, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = Kept((steps or None, 3))
+    survivor_steps = SurvivorSteps((steps or None, 3))
     source, receiver = trained(optimizer, 3, seed=1), trained(optimizer, steps, seed=2)
     before = {name: parameter.data_ptr() for name, parameter in receiver.module.named_parameters()}
     messages = Messages(monkeypatch, rank=1)
-    adoption.adopt(kept, source, [{}], device=CPU)
+    adoption.adopt(survivor_steps, source, [{}], device=CPU)
     sent = messages.sent
     messages = Messages(monkeypatch, rank=0)
     messages.sent = sent
-    adoption.adopt(kept, receiver, [{}], device=CPU)
+    adoption.adopt(survivor_steps, receiver, [{}], device=CPU)
     assert messages.sent == []
     assert numbers(receiver) == numbers(source)
     assert {name: parameter.data_ptr() for name, parameter in receiver.module.named_parameters()} == before
@@ -101,15 +103,17 @@ def test_a_rank_gets_the_state_of_another(optimizer: str, steps: int, monkeypatc
 
 def test_what_is_received_is_not_held_twice() -> None:
     source, receiver = trained("adam", 3, seed=1), trained("adam", 0, seed=2)
-    tensors, complete = state.room(receiver.module, receiver.stored_optimizer, state.held(source.module, source.stored_optimizer, []))
+    tensors, complete = state.room(
+        receiver.module, receiver.stored_optimizer, state.local_table(source.module, source.stored_optimizer, [])
+    )
     complete()
-    own = state.held(receiver.module, receiver.stored_optimizer, [])
+    own = state.local_table(receiver.module, receiver.stored_optimizer, [])
     assert {box.name: tensor.data_ptr() for box, tensor in tensors.items()} == {box.name: tensor.data_ptr() for box, tensor in own.items()}
 
 
 def test_nothing_is_sent_if_all_ranks_have_the_newest_state(monkeypatch: pytest.MonkeyPatch) -> None:
     messages = Messages(monkeypatch, rank=1)
-    adoption.adopt(Kept((3, 3)), trained("adam", 3, seed=1), [{}], device=CPU)
+    adoption.adopt(SurvivorSteps((3, 3)), trained("adam", 3, seed=1), [{}], device=CPU)
     assert messages.sent == []
 
 

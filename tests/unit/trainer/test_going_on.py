@@ -28,7 +28,7 @@ from muster_trainer.supervisor.survivors import Survivors
 from muster_trainer.training import loop, survivor
 from muster_trainer.training.loop import Training
 from muster_trainer.training.resume_point import ResumePoint
-from muster_trainer.training.survivor import Kept, Survivor
+from muster_trainer.training.survivor import Survivor, SurvivorSteps
 from tests.unit.trainer.test_checkpoint_store import begin_attempt, fence, save
 
 # the training process: whether it goes on
@@ -40,7 +40,7 @@ class Broken:
     def __init__(self, **changes: Any) -> None:
         self.calls: list[str] = []
         self.may_wait, self.next_world = True, True
-        self.engine: Any = SimpleNamespace(survival=SimpleNamespace(hang_up=self._note("hang up")))
+        self.engine: Any = SimpleNamespace(survival=SimpleNamespace(abandon_world=self._note("abandon world")))
         self.survivor = SimpleNamespace(may_wait=True, wait=self._wait)
         self.summaries = SimpleNamespace(close=self._note("close summaries"))
         self.done: int | None = 13
@@ -59,7 +59,7 @@ class Broken:
     def _rescue(self) -> None:
         self.calls.append("rescue")
 
-    def goes_on(self, error: PeerLost) -> bool:
+    def waits_for_next_world(self, error: PeerLost) -> bool:
         return Training._wait_for_next_world(self, error)  # type: ignore[arg-type]
 
 
@@ -68,8 +68,8 @@ LOST = ConnectionLost("connection closed")
 
 def test_a_process_leaves_the_broken_world_and_waits_for_the_next() -> None:
     broken = Broken()
-    assert broken.goes_on(LOST)
-    assert (broken.calls, broken.is_new) == (["hang up", "wait at 13 after 13: connection closed", "close summaries"], False)
+    assert broken.waits_for_next_world(LOST)
+    assert (broken.calls, broken.is_new) == (["abandon world", "wait at 13 after 13: connection closed", "close summaries"], False)
 
 
 @pytest.mark.parametrize(
@@ -83,13 +83,13 @@ def test_a_process_leaves_the_broken_world_and_waits_for_the_next() -> None:
     ],
 )
 def test_a_process_ends_where_a_new_one_is_better(error: PeerLost, broken: Broken) -> None:
-    assert not broken.goes_on(error)
+    assert not broken.waits_for_next_world(error)
     assert (broken.calls, broken.is_new) == ([], True)
 
 
 def test_a_process_ends_if_no_world_follows() -> None:
     broken = Broken(next_world=False)
-    assert not broken.goes_on(LOST)
+    assert not broken.waits_for_next_world(LOST)
     assert broken.is_new
 
 
@@ -109,9 +109,9 @@ class Waits:
         events = Events(None, 1)
         monkeypatch.setattr(events, "emit", self.sent.append)
         self.stop: Any = SimpleNamespace(requested=False, on_request=lambda: None)
-        self.left: list[str] = []
+        self.disconnects: list[str] = []
         self.rescues: list[str] = []
-        self.survivor = Survivor(events, self.stop, attempt=3, disconnect=lambda: self.left.append(os.environ["MUSTER_ATTEMPT"]))
+        self.survivor = Survivor(events, self.stop, attempt=3, disconnect=lambda: self.disconnects.append(os.environ["MUSTER_ATTEMPT"]))
 
     def order(self, **content: object) -> None:
         os.write(self.orders, json.dumps(content).encode() + b"\n")
@@ -172,7 +172,7 @@ def test_an_order_to_leave_ends_the_wait_for_other_ranks_of_that_world(waits: Wa
     waits.order(leave=4)
     with pytest.raises(ConnectionLost, match="attempt 3 is not waited for"):
         waits.join(lambda: waits.order(leave=3) or False)  # type: ignore[func-returns-value]
-    assert set(waits.left) == {"3"}
+    assert set(waits.disconnects) == {"3"}
 
 
 def test_a_stop_ends_the_wait_for_other_ranks(waits: Waits) -> None:
@@ -183,7 +183,7 @@ def test_a_stop_ends_the_wait_for_other_ranks(waits: Waits) -> None:
 
     with pytest.raises(ConnectionLost):
         waits.join(stopped)
-    assert waits.left == ["3"]
+    assert waits.disconnects == ["3"]
 
 
 def test_a_process_that_waits_long_for_other_ranks_saves_once(waits: Waits) -> None:
@@ -196,7 +196,7 @@ def test_a_process_that_waits_long_for_other_ranks_saves_once(waits: Waits) -> N
 
 
 class Joined:
-    """Rank 0 of attempt 9, whose ranks have kept these steps."""
+    """Rank 0 of attempt 9, whose ranks have the states of these steps."""
 
     def __init__(self, directory: Path, *, resume: str = "Auto") -> None:
         self.spec = SimpleNamespace(checkpoint=CheckpointSpec(str(directory), resume=resume))
@@ -204,7 +204,7 @@ class Joined:
         self._identity: dict[str, object] = {}
 
     def choose(self, *steps: int | None) -> tuple[ResumeSource | None, int, int | None]:
-        point = Training._choose(self, Kept(steps), None)  # type: ignore[arg-type]
+        point = Training._choose(self, SurvivorSteps(steps), None)  # type: ignore[arg-type]
         return point.source, point.step, registrations(self.saver.store.directory).get(fence(9))
 
 
@@ -239,7 +239,7 @@ def test_survivors_go_on_while_the_storage_is_away(tmp_path: Path, monkeypatch: 
         raise StorageUnavailable("no route")
 
     monkeypatch.setattr(loop, "newest_step", away)
-    point = Training._choose(Joined(tmp_path), Kept((13, None)), None)  # type: ignore[arg-type]
+    point = Training._choose(Joined(tmp_path), SurvivorSteps((13, None)), None)  # type: ignore[arg-type]
     assert (point.source, point.step, point.storage_error) == (ResumeSource.SURVIVORS, 13, "no route")
 
 
@@ -247,7 +247,7 @@ def test_commits_of_another_job_do_not_count_for_a_job_of_its_own(tmp_path: Path
     save(begin_attempt(tmp_path, 0), 15)
     joined = Joined(tmp_path, resume="Never")
     joined.saver = SimpleNamespace(store=Store(tmp_path, fence(9, later=60), 2))
-    point = Training._choose(joined, Kept((13, None)), None)  # type: ignore[arg-type]
+    point = Training._choose(joined, SurvivorSteps((13, None)), None)  # type: ignore[arg-type]
     assert (point.source, point.step) == (ResumeSource.SURVIVORS, 13)
 
 
@@ -255,14 +255,14 @@ def test_a_process_reports_no_step_that_it_has_no_longer(monkeypatch: pytest.Mon
     """It did step 14 in a world whose other ranks resume at step 13."""
     monkeypatch.setattr(loop, "agree_on_resume_point", lambda engine, decide: decide())
     training: Any = SimpleNamespace(
-        engine=SimpleNamespace(kept=None, rank=1, rescues=False),
+        engine=SimpleNamespace(survivor_steps=None, rank=1, rescues=False),
         events=SimpleNamespace(phase=lambda phase: None),
         memory=None,
         saver=None,
         survivor=None,
         is_new=False,
         last=Step(step=14),
-        _choose=lambda kept, found: ResumePoint(step=13),
+        _choose=lambda survivor_steps, snapshot: ResumePoint(step=13),
     )
     assert Training._resume(training) == 13
     assert training.last is None
@@ -306,15 +306,15 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_processes_of_the_same_world_go_on_and_others_have_saved_before_it_begins(log: list[str]) -> None:
-    kept = Survivors()
+    waiting_processes = Survivors()
     for rank in (0, 1):
-        kept.add(waiting(rank, log), launch(rank))
-    assert kept.pids == {10**7, 10**7 + 1}
-    going_on = kept.taken([launch(0, MUSTER_ATTEMPT="4"), launch(1, WORLD_SIZE="3", MUSTER_ATTEMPT="4")])
+        waiting_processes.add(waiting(rank, log), launch(rank))
+    assert waiting_processes.pids == {10**7, 10**7 + 1}
+    continuing = waiting_processes.hand_over([launch(0, MUSTER_ATTEMPT="4"), launch(1, WORLD_SIZE="3", MUSTER_ATTEMPT="4")])
     log.append("the next world begins")
-    assert (list(going_on), log) == ([0], ["1 saves and ends", "the next world begins"])
-    assert (going_on[0].waiting, kept.pids) == (False, set())
-    going_on[0].close(going_on[0].orders, going_on[0].events, going_on[0].stdout, going_on[0].stderr)
+    assert (list(continuing), log) == ([0], ["1 saves and ends", "the next world begins"])
+    assert (continuing[0].waiting, waiting_processes.pids) == (False, set())
+    continuing[0].close(continuing[0].orders, continuing[0].events, continuing[0].stdout, continuing[0].stderr)
 
 
 def test_a_process_that_died_while_it_waited_is_started_again(log: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,26 +324,26 @@ def test_a_process_that_died_while_it_waited_is_started_again(log: list[str], mo
         return processes
 
     monkeypatch.setattr(survivors, "reap", dies)
-    kept = Survivors()
+    waiting_processes = Survivors()
     process = waiting(0, log)
-    kept.add(process, launch(0))
-    assert kept.taken([launch(0, MUSTER_ATTEMPT="4")]) == {}
+    waiting_processes.add(process, launch(0))
+    assert waiting_processes.hand_over([launch(0, MUSTER_ATTEMPT="4")]) == {}
     assert process.closed == {process.stdout, process.stderr, process.events, process.orders}
 
 
 def test_the_end_of_a_process_closes_each_descriptor_once(log: list[str]) -> None:
-    kept, process = Survivors(), waiting(0, log)
+    waiting_processes, process = Survivors(), waiting(0, log)
     process.close(process.stdout)
-    kept.add(process, launch(0))
-    kept.end()
-    kept.end()
+    waiting_processes.add(process, launch(0))
+    waiting_processes.end()
+    waiting_processes.end()
     assert process.closed == {process.stdout, process.stderr, process.events, process.orders}
 
 
 def replica(*processes: Process, stops: int = 0, end: bool | None = None) -> Any:
     return SimpleNamespace(
         _processes=list(processes),
-        _stops_seen=stops,
+        _stops_handled=stops,
         _reporter=SimpleNamespace(reply=None if end is None else SimpleNamespace(end=end)),
         _state=SimpleNamespace(errors={}),
         _peer_lost=None,

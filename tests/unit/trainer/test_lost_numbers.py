@@ -7,11 +7,11 @@ import pytest
 from muster_contract.config import COMMON_KEYS
 from muster_contract.errors import BadConfiguration
 from muster_trainer.tasks.config import read_config
-from muster_trainer.training.loop import against_lost_numbers
+from muster_trainer.training.loop import nan_loss_remedies
 
 
 def test_all_remedies_are_named_if_the_engine_accepts_them() -> None:
-    remedies = against_lost_numbers(frozenset())
+    remedies = nan_loss_remedies(frozenset())
     assert all(word in remedies for word in ("learningRate", "gradientClipNorm", "bad sample", "nanLoss: Skip", "nanLoss: Continue"))
 
 
@@ -19,7 +19,7 @@ def test_all_remedies_are_named_if_the_engine_accepts_them() -> None:
 def test_remedies_that_pipedream_refuses_are_not_named() -> None:
     from muster_trainer.pytorch.pipedream import PipeDreamModel, refuse
 
-    remedies = against_lost_numbers(PipeDreamModel.refuses)
+    remedies = nan_loss_remedies(PipeDreamModel.refuses)
     assert "nanLoss: Continue goes on" in remedies
     for values in ({"gradientClipNorm": 1.0}, {"nanLoss": "Skip"}):
         with pytest.raises(BadConfiguration):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster_contract.errors import BadConfiguration
-from muster_trainer.pytorch.pipeline_cut import MIB, Costs, Held, Layer, cut_by_cost, cut_evenly, held
+from muster_trainer.pytorch.pipeline_cut import MIB, Costs, Layer, StageMemory, cut_by_cost, cut_evenly, stage_memories
 
 SCHEDULES = ("GPipe", "1F1B", "Interleaved1F1B", "PipeDream")
 size = st.integers(0, 40).map(lambda mib: mib * MIB)
@@ -31,7 +31,7 @@ layers = st.lists(
 
 def costs_of(*layers: Layer, stages: int, schedule: str = "1F1B", micro_batches: int = 4) -> Costs:
     how = {"stages": stages, "processes": stages, "micro_batches": micro_batches}
-    return Costs(layers, held(schedule, **how, slots=2))
+    return Costs(layers, stage_memories(schedule, **how, slots=2))
 
 
 def layer(seconds: float = 1.0, *, name: str = "layer", parameters: int = 0, trains: bool = True) -> Layer:
@@ -40,7 +40,7 @@ def layer(seconds: float = 1.0, *, name: str = "layer", parameters: int = 0, tra
 
 def spelled_out(costs: Costs, stage: int, first: int, end: int) -> tuple[float, float, bool]:
     """Seconds, bytes, and whether the stage trains anything: layer by layer."""
-    own, holds = costs.layers[first:end], costs.held[stage]
+    own, holds = costs.layers[first:end], costs.memories[stage]
     stored = own[0].received + sum(one.activations for one in own)
     memory = holds.copies * sum(one.parameters for one in own) + holds.micro_batches * stored
     return sum(one.seconds for one in own), memory, any(one.trains for one in own)
@@ -49,7 +49,7 @@ def spelled_out(costs: Costs, stage: int, first: int, end: int) -> tuple[float, 
 def all_cuts(costs: Costs) -> list[tuple[float, float]]:
     """Seconds and bytes of the largest stage of every cut whose stages all train something."""
     cuts, count = [], len(costs.layers)
-    for inner in combinations(range(1, count), len(costs.held) - 1):
+    for inner in combinations(range(1, count), len(costs.memories) - 1):
         stages = [spelled_out(costs, stage, first, end) for stage, (first, end) in enumerate(pairwise([0, *inner, count]))]
         if all(trains for *_, trains in stages):
             cuts.append((max(seconds for seconds, *_ in stages), max(memory for _, memory, _ in stages)))
@@ -112,13 +112,13 @@ def test_the_error_names_the_least_memory_if_no_cut_fits() -> None:
 @pytest.mark.parametrize(
     ("schedule", "expected"),
     [
-        ("GPipe", [Held(4, 8)] * 4),
-        ("1F1B", [Held(4, 4), Held(4, 3), Held(4, 2), Held(4, 1)]),
-        ("PipeDream", [Held(8, 4), Held(7, 3), Held(6, 2), Held(4, 1)]),
+        ("GPipe", [StageMemory(4, 8)] * 4),
+        ("1F1B", [StageMemory(4, 4), StageMemory(4, 3), StageMemory(4, 2), StageMemory(4, 1)]),
+        ("PipeDream", [StageMemory(8, 4), StageMemory(7, 3), StageMemory(6, 2), StageMemory(4, 1)]),
     ],
 )
-def test_each_schedule_has_its_copies_and_micro_batches_per_stage(schedule: str, expected: list[Held]) -> None:
-    assert held(schedule, stages=4, processes=4, micro_batches=8, slots=2) == expected
+def test_each_schedule_has_its_copies_and_micro_batches_per_stage(schedule: str, expected: list[StageMemory]) -> None:
+    assert stage_memories(schedule, stages=4, processes=4, micro_batches=8, slots=2) == expected
 
 
 @pytest.mark.parametrize(

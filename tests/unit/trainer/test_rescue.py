@@ -18,9 +18,9 @@ class Left:
     """A training at step 13 that has lost its peers. It has saved step 10 in two seconds."""
 
     def __init__(self, *, rank: int = 0, rescues: bool = True, done: int | None = 13, seconds: float = 2.0, step: int | None = 10) -> None:
-        self.kept: list[int] = []
+        self.stored: list[int] = []
         self.has_memory = False
-        self.engine = SimpleNamespace(rank=rank, rescues=rescues, keep=self._keep_in_memory)
+        self.engine = SimpleNamespace(rank=rank, rescues=rescues, store_in_memory=self._record_store)
         self.done = done
         self.last = Step(step=done) if done is not None else None
         self.sent: list[Event] = []
@@ -39,16 +39,16 @@ class Left:
             raise self.error
         self.saved.append(manifest)
 
-    def _keep_in_memory(self, step: int, event: str | None) -> bool:
+    def _record_store(self, step: int, event: str | None) -> bool:
         if self.has_memory:
-            self.kept.append(step)
+            self.stored.append(step)
         return self.has_memory
 
     def _last_as_text(self) -> str | None:
         return None
 
-    def _keep(self) -> bool:
-        return Training._keep(self)  # type: ignore[arg-type]
+    def _store_in_memory(self) -> bool:
+        return Training._store_in_memory(self)  # type: ignore[arg-type]
 
     def _notice(self, reason: NoticeReason, message: str) -> None:
         self.notices.append((reason, message))
@@ -98,7 +98,7 @@ def test_a_rank_that_keeps_its_state_in_memory_writes_nothing_to_the_storage(ran
     left = Left(rank=rank)
     left.has_memory = True
     left._rescue()
-    assert (left.kept, left.saved) == ([13], [])
+    assert (left.stored, left.saved) == ([13], [])
     assert [event.step for event in left.sent if isinstance(event, Step)] == [13]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from muster_trainer.snapshots.arena import HEADER_BYTES, PAGE, Arena, Header, Held, checksum, layout
+from muster_trainer.snapshots.arena import HEADER_BYTES, PAGE, Arena, FilledSlot, Header, checksum, layout
 from muster_trainer.snapshots.choice import choose
 from muster_trainer.snapshots.payload import pack_list, starts_of, unpack_list
 from muster_trainer.snapshots.placement import Place, place
@@ -44,8 +44,8 @@ def written(descriptor: int, content: bytes, *, slot: int = 0) -> Arena:
 def test_another_process_finds_what_was_written(descriptor: int) -> None:
     written(descriptor, b"numbers", slot=2)
     again = Arena(descriptor)
-    (held,) = again.held()
-    assert (held.slot, held.header.size) == (2, 7)
+    (slot,) = again.filled_slots()
+    assert (slot.slot, slot.header.size) == (2, 7)
     assert bytes(again.payload(2, 7)) == b"numbers"
     assert again.is_intact(2)
 
@@ -76,21 +76,21 @@ def test_a_slot_with_a_damaged_header_is_empty(descriptor: int, at: int) -> None
     arena = written(descriptor, b"numbers")
     begin = arena.start(0) + at
     os.pwrite(descriptor, bytes([os.pread(descriptor, 1, begin)[0] ^ 255]), begin)
-    assert list(Arena(descriptor).held()) == []
+    assert list(Arena(descriptor).filled_slots()) == []
 
 
 def test_a_slot_is_empty_while_it_is_written(descriptor: int) -> None:
     arena = written(descriptor, b"numbers")
     arena.clear(0)
-    assert list(Arena(descriptor).held()) == []
+    assert list(Arena(descriptor).filled_slots()) == []
 
 
 def test_another_layout_forgets_what_is_there(descriptor: int) -> None:
     arena = written(descriptor, b"numbers")
     arena.format(slots=4, stride=layout(SIZE, slots=4))
-    assert len(list(arena.held())) == 1
+    assert len(list(arena.filled_slots())) == 1
     arena.format(slots=2, stride=layout(SIZE, slots=2))
-    assert list(arena.held()) == []
+    assert list(arena.filled_slots()) == []
 
 
 def test_a_snapshot_overwrites_the_older_one_and_never_a_protected_one(descriptor: int) -> None:
@@ -107,8 +107,8 @@ def test_a_snapshot_overwrites_the_older_one_and_never_a_protected_one(descripto
 def test_snapshots_of_other_jobs_shapes_and_later_attempts_do_not_count(descriptor: int, change: dict[str, Any]) -> None:
     arena = written(descriptor, b"numbers")
     arena.complete(0, header(attempt=1))
-    assert Slots(arena, job="uid", attempt=1, identity="same").held()
-    assert not Slots(arena, **{"job": "uid", "attempt": 1, "identity": "same", **change}).held()
+    assert Slots(arena, job="uid", attempt=1, identity="same").filled_slots()
+    assert not Slots(arena, **{"job": "uid", "attempt": 1, "identity": "same", **change}).filled_slots()
 
 
 def test_a_payload_lists_its_aligned_parts() -> None:
@@ -171,35 +171,38 @@ def test_there_are_no_more_copies_than_pods() -> None:
 # which one counts
 
 
-def held(*headers: Header) -> list[Held]:
-    return [Held(slot, each) for slot, each in enumerate(headers)]
+def slots(*headers: Header) -> list[FilledSlot]:
+    return [FilledSlot(slot, each) for slot, each in enumerate(headers)]
 
 
 def test_the_newest_snapshot_with_all_shards_counts() -> None:
-    found = choose(
-        [held(header(step=4, shard="a"), header(step=5, shard="a")), held(header(step=4, shard="b"), header(step=4, shard="a"))],
+    snapshot = choose(
+        [
+            slots(header(step=4, shard="a"), header(step=5, shard="a")),
+            slots(header(step=4, shard="b"), header(step=4, shard="a")),
+        ],
         ["a", "b"],
     )
-    assert found is not None
-    assert (found.step, found.sources) == (4, ((0, 0), (1, 0)))
+    assert snapshot is not None
+    assert (snapshot.step, snapshot.sources) == (4, ((0, 0), (1, 0)))
 
 
 def test_a_lost_shard_comes_from_its_copy() -> None:
-    found = choose([[], held(header(step=4, shard="b"), header(step=4, shard="a"))], ["a", "b"])
-    assert found is not None
-    assert found.sources == ((1, 1), (1, 0))
+    snapshot = choose([[], slots(header(step=4, shard="b"), header(step=4, shard="a"))], ["a", "b"])
+    assert snapshot is not None
+    assert snapshot.sources == ((1, 1), (1, 0))
 
 
 def test_nothing_counts_if_a_shard_is_lost_with_its_copies() -> None:
-    assert choose([[], held(header(shard="b"))], ["a", "b"]) is None
+    assert choose([[], slots(header(shard="b"))], ["a", "b"]) is None
     assert choose([[], []], ["a", "b"]) is None
 
 
 def test_parts_of_two_attempts_make_no_snapshot() -> None:
-    assert choose([held(header(attempt=0, shard="a")), held(header(attempt=1, shard="b"))], ["a", "b"]) is None
+    assert choose([slots(header(attempt=0, shard="a")), slots(header(attempt=1, shard="b"))], ["a", "b"]) is None
 
 
 def test_a_later_attempt_that_went_back_counts_more_than_an_older_one() -> None:
-    found = choose([held(header(attempt=0, step=9), header(attempt=1, step=3))], ["a"])
-    assert found is not None
-    assert found.generation == (1, 3)
+    snapshot = choose([slots(header(attempt=0, step=9), header(attempt=1, step=3))], ["a"])
+    assert snapshot is not None
+    assert snapshot.generation == (1, 3)

@@ -115,7 +115,7 @@ def coordinating(coordinator: Coordinator) -> Iterator[Coordinator]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             coordinator.received.append((time.monotonic(), json.loads(body)))
-            if coordinator.holds and self.headers.get("Prefer") == f"wait={reporting.HOLD}":
+            if coordinator.holds and self.headers.get("Prefer") == f"wait={reporting.LONGEST_DELAY}":
                 coordinator.released.wait(SOON)
             status, headers = coordinator.answers.pop(0) if coordinator.answers else (200, {})
             answer = json.dumps({"attempt": 0, "graceSeconds": 0, "intervalSeconds": coordinator.interval}).encode()
@@ -218,7 +218,7 @@ def test_a_new_report_does_not_wait_for_a_held_reply(final: bool) -> None:
         else:
             supervisor.update(report)
         coordinator.until(lambda: coordinator.received[-1][1]["attempt"] == 1)
-        assert time.monotonic() - begun < reporting.HOLD, "it has not waited"
+        assert time.monotonic() - begun < reporting.LONGEST_DELAY, "it has not waited"
         coordinator.released.set()
         if not final:
             supervisor.finish(report, seconds=SOON)

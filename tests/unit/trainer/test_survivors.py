@@ -14,8 +14,8 @@ from muster_contract.events import decode_event
 from muster_contract.run_state import RunState, apply
 from muster_trainer.host.connections import Connections
 from muster_trainer.host.orders import Orders
-from muster_trainer.supervisor.survivors import goes_on, moved
-from muster_trainer.training.survivor import Kept
+from muster_trainer.supervisor.survivors import can_continue, moved
+from muster_trainer.training.survivor import SurvivorSteps
 
 ENV = {"MUSTER_ATTEMPT": "1", "MASTER_ADDR": "tiny-worker-0", "MASTER_PORT": "4000", "WORLD_SIZE": "2", "RANK": "1", "MUSTER_TRAINER": "{}"}
 
@@ -33,10 +33,10 @@ ENV = {"MUSTER_ATTEMPT": "1", "MASTER_ADDR": "tiny-worker-0", "MASTER_PORT": "40
 def test_the_newest_state_goes_to_the_ranks_without_it(
     steps: tuple[int | None, ...], newest: int | None, source: int | None, receivers: list[int] | None
 ) -> None:
-    kept = Kept(steps)
-    assert (kept.newest, kept.survivors) == (newest, sum(step is not None for step in steps))
+    survivor_steps = SurvivorSteps(steps)
+    assert (survivor_steps.newest, survivor_steps.survivors) == (newest, sum(step is not None for step in steps))
     if newest is not None:
-        assert (kept.source, kept.receivers) == (source, receivers)
+        assert (survivor_steps.source, survivor_steps.receivers) == (source, receivers)
 
 
 @pytest.mark.parametrize(
@@ -52,8 +52,8 @@ def test_the_newest_state_goes_to_the_ranks_without_it(
     ],
 )
 def test_a_process_goes_on_if_only_the_place_of_the_world_changes(change: dict[str, str], expected: bool) -> None:
-    assert goes_on(ENV, {**ENV, **change}) is expected
-    assert goes_on({**ENV, **change}, ENV) is expected
+    assert can_continue(ENV, {**ENV, **change}) is expected
+    assert can_continue({**ENV, **change}, ENV) is expected
 
 
 def test_an_order_has_all_addresses_because_the_process_may_have_changed_them() -> None:
@@ -61,23 +61,23 @@ def test_an_order_has_all_addresses_because_the_process_may_have_changed_them() 
 
 
 @pytest.fixture
-def left() -> list[int]:
+def broken_worlds() -> list[int]:
     """The attempts whose worlds are to be left."""
     return []
 
 
 @pytest.fixture
-def pipe(left: list[int]) -> tuple[Orders, int]:
+def pipe(broken_worlds: list[int]) -> tuple[Orders, int]:
     reader, writer = os.pipe()
-    return Orders(reader, left.append), writer
+    return Orders(reader, broken_worlds.append), writer
 
 
-def test_an_order_names_the_next_world_once(pipe: tuple[Orders, int], left: list[int]) -> None:
+def test_an_order_names_the_next_world_once(pipe: tuple[Orders, int], broken_worlds: list[int]) -> None:
     orders, writer = pipe
     for order in ({"leave": 3}, {"world": {"MUSTER_ATTEMPT": "4"}}):
         os.write(writer, json.dumps(order).encode() + b"\n")
     assert orders.next_world(seconds=10, until=lambda: False) == {"MUSTER_ATTEMPT": "4"}
-    assert left == [3]
+    assert broken_worlds == [3]
     assert orders.next_world(seconds=0, until=lambda: False) is None
     os.close(writer)
 
@@ -88,7 +88,7 @@ def test_the_end_of_the_pipe_ends_the_wait(pipe: tuple[Orders, int]) -> None:
     began = time.monotonic()
     assert orders.next_world(seconds=60, until=lambda: False) is None
     assert time.monotonic() < began + 30
-    assert not orders.may_come
+    assert not orders.is_open
 
 
 def test_a_request_to_stop_ends_the_wait(pipe: tuple[Orders, int]) -> None:
@@ -100,7 +100,7 @@ def test_a_request_to_stop_ends_the_wait(pipe: tuple[Orders, int]) -> None:
 
 
 def test_a_process_without_a_supervisor_gets_no_orders() -> None:
-    assert not Orders.from_environment({}, lambda attempt: None).may_come
+    assert not Orders.from_environment({}, lambda attempt: None).is_open
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists the sockets of a process")

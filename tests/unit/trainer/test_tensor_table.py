@@ -31,11 +31,11 @@ def rows(name: str, cuts: list[int]) -> list[Box]:
 def test_each_box_is_written_once_and_the_shares_are_even() -> None:
     shared = [Box.whole(f"shared-{number}", "float32", (10,)) for number in range(6)]
     shards = rows("cut", [3, 6])
-    held = [[*shared, shard] for shard in shards]
-    shares = tensor_table.share_out(held)
+    boxes_by_rank = [[*shared, shard] for shard in shards]
+    shares = tensor_table.share_out(boxes_by_rank)
     written = [box for share in shares for box in share]
     assert sorted(box.key for box in written) == sorted(box.key for box in [*shared, *shards])
-    assert all(box in boxes for share, boxes in zip(shares, held, strict=True) for box in share)
+    assert all(box in boxes for share, boxes in zip(shares, boxes_by_rank, strict=True) for box in share)
     assert {sum(box.nbytes for box in share) for share in shares} == {3 * 7 * 4 + 2 * 10 * 4}
 
 

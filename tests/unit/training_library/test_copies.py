@@ -15,8 +15,8 @@ SAME, OWN, OTHER = [7, 1, 1], [8, 1, 1], [9, 1, 1]
 
 
 def test_files_that_all_ranks_see_are_divided_between_them() -> None:
-    seen = [dict.fromkeys("abcd", SAME)] * 2
-    assert [share_of(rank, seen) for rank in (0, 1)] == [["a", "c"], ["b", "d"]]
+    listings = [dict.fromkeys("abcd", SAME)] * 2
+    assert [share_of(rank, listings) for rank in (0, 1)] == [["a", "c"], ["b", "d"]]
 
 
 def test_a_file_that_only_one_rank_sees_is_copied_by_that_rank() -> None:
@@ -24,8 +24,8 @@ def test_a_file_that_only_one_rank_sees_is_copied_by_that_rank() -> None:
 
 
 def test_the_file_of_the_lowest_rank_is_copied_if_names_are_equal() -> None:
-    seen = [{}, {"a": OWN, "b": SAME}, {"a": OTHER, "b": SAME}]
-    assert [share_of(rank, seen) for rank in range(3)] == [[], ["a"], ["b"]]
+    listings = [{}, {"a": OWN, "b": SAME}, {"a": OTHER, "b": SAME}]
+    assert [share_of(rank, listings) for rank in range(3)] == [[], ["a"], ["b"]]
 
 
 def save(ranks: Ranks, saves: Saves, source: Path) -> None:

@@ -21,8 +21,8 @@ def write(history: ObjectPath, fence: Fence, replica: str, files: dict[str, str]
     """
     for name, text in files.items():
         (history / str(fence) / replica / name).write_bytes(text.encode())
-    older = sorted((found for each in history.glob("*") if (found := Fence.parse(each.name)) and found <= fence), reverse=True)
-    for each in older[STORED_ATTEMPTS:]:
+    attempts = sorted((older for each in history.glob("*") if (older := Fence.parse(each.name)) and older <= fence), reverse=True)
+    for each in attempts[STORED_ATTEMPTS:]:
         (history / str(each)).remove()
 
 

@@ -100,14 +100,14 @@ def _check_file(name: str, entry: Mapping[str, Any]) -> None:
     if name in _OWN:
         raise ValueError(f"it lists {name}, which is not a file of the training")
     if not re.fullmatch("[0-9a-f]{64}", decode(_File, entry, name).sha256):
-        raise ValueError(f"the sha256 of {name} is not one")
+        raise ValueError(f"the sha256 of {name} is not 64 hexadecimal digits")
 
 
 def _check_folders(names: Collection[str]) -> None:
     """Raises ValueError if a file is below another file."""
-    taken = {*names, *_OWN}
+    all_names = {*names, *_OWN}
     for name in names:
-        if above := next((each for each in map(str, PurePosixPath(name).parents) if each in taken), None):
+        if above := next((each for each in map(str, PurePosixPath(name).parents) if each in all_names), None):
             raise ValueError(f"it lists {documents.shown(name)} below the file {documents.shown(above)}")
 
 

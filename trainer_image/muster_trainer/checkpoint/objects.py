@@ -76,12 +76,12 @@ class ObjectPath:
         """
         root = self.uri.partition("://")[2]
         with self._store() as store:
-            found = store.find(self.uri, detail=True)
-            if not found and "/" not in root:
+            objects = store.find(self.uri, detail=True)
+            if not objects and "/" not in root:
                 store.ls(self.uri)  # fails if the bucket does not exist
         return [
             (path.removeprefix(root).removeprefix("/"), int(info["size"]), str(info.get("ETag") or info.get("LastModified")))
-            for path, info in found.items()
+            for path, info in objects.items()
             if info["type"] == "file" and not path.endswith("/")
         ]
 
@@ -192,7 +192,7 @@ def _file_system(protocol: str) -> Any:
         raise OSError(f"{error}: pip install fsspec s3fs, or use the bundled image") from error
 
 
-def forget_clients() -> None:
+def drop_clients() -> None:
     """Drops all clients. Later operations create new ones, which read the environment again."""
     _file_system.cache_clear()
 

@@ -17,7 +17,7 @@ from muster_trainer.checkpoint.manifest import Commit, Manifest, digest_of, is_c
 from muster_trainer.checkpoint.objects import Location
 from muster_trainer.checkpoint.selection import Selection, checkpoints, is_void, registrations
 
-LEAST_KEPT = 2
+LEAST_COMMITS = 2
 CLOCKS_DIFFER = timedelta(days=1)
 """The largest accepted difference between the clocks of this machine and of the API server."""
 
@@ -135,10 +135,10 @@ class Store:
         retained: list[Commit] = []
         intact = 0
         for one in reversed(valid):
-            if len(retained) >= max(self.keep, LEAST_KEPT) and intact >= LEAST_KEPT:
+            if len(retained) >= max(self.keep, LEAST_COMMITS) and intact >= LEAST_COMMITS:
                 break
             retained.append(one)
-            if intact < LEAST_KEPT:
+            if intact < LEAST_COMMITS:
                 intact += one == newest or verifies(one)
         return retained
 

@@ -13,14 +13,14 @@ from muster_trainer.host.framework import hook
 
 MACHINE = Path("/proc/meminfo")
 CONTAINER = Path("/sys/fs/cgroup")
-_LEFT_FREE = 0.2
+_UNUSED_SHARE = 0.2
 """The share of free memory that stays unused, because the memory that steps need varies."""
 
 
 def spare_bytes(machine: Path = MACHINE, container: Path = CONTAINER) -> int:
     """The bytes that this process may still allocate: its share of the free memory of the machine and its container (cgroup v2)."""
     spare = [*_of_machine(machine), *_of_container(container), sys.maxsize]
-    return int(min(spare) * (1 - _LEFT_FREE)) // int(os.environ.get(NAMES["processes"]) or 1)
+    return int(min(spare) * (1 - _UNUSED_SHARE)) // int(os.environ.get(NAMES["processes"]) or 1)
 
 
 def peak_bytes(framework: Framework) -> int:
@@ -47,4 +47,4 @@ def _table(path: Path) -> dict[str, int]:
         lines = [line.split() for line in path.read_text().splitlines()]
     except OSError:
         return {}
-    return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdecimal()}
+    return {fields[0]: int(fields[1]) for fields in lines if len(fields) > 1 and fields[1].isdecimal()}

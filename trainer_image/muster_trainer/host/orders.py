@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 
 from muster_contract.environment import ORDERS_FD
 
-_TURN = 0.1  # seconds between two looks at what ends the wait
+_TURN = 0.1  # seconds between two checks whether the wait must end
 
 
 class Orders:
@@ -37,16 +37,16 @@ class Orders:
         return cls(descriptor_in(environment), on_leave)
 
     @property
-    def may_come(self) -> bool:
-        """Whether there is a supervisor that may order something, as far as is clear."""
+    def is_open(self) -> bool:
+        """Whether orders may still arrive. False without a supervisor, and after the end of the pipe."""
         return self._is_open
 
     def next_world(self, *, seconds: float, until: Callable[[], bool]) -> dict[str, str] | None:
         """The variables of the next world. None once `seconds` are over, `until` holds, or no order can come any more."""
         limit = time.monotonic() + seconds
         with self._news:
-            while self._world is None and self._is_open and not until() and (left := limit - time.monotonic()) > 0:
-                self._news.wait(min(left, _TURN))
+            while self._world is None and self._is_open and not until() and (remaining := limit - time.monotonic()) > 0:
+                self._news.wait(min(remaining, _TURN))
             world, self._world = self._world, None
         return world
 

@@ -22,7 +22,7 @@ from muster_contract.reports import Report
 from muster_contract.text import printable
 from muster_contract.wire import encode
 from muster_trainer.inputs.cache import Entry, open_cache
-from muster_trainer.inputs.fetch import PATIENCE, Job, job_of
+from muster_trainer.inputs.fetch import STALL_SECONDS, Job, job_of
 from muster_trainer.inputs.remote import Listing
 from muster_trainer.supervisor.last_words import last_words, last_words_of, write
 from muster_trainer.supervisor.reporting import Reporter, report_of
@@ -30,8 +30,8 @@ from muster_trainer.supervisor.reporting import Reporter, report_of
 AGREE_SECONDS = 15.0
 """How long a replica waits for the operator to name a revision. All replicas then use the same revision."""
 REPORT_SECONDS = 2.0
-PATIENCE_IN_PODS = 300.0
-"""As `PATIENCE`, but longer, because a replica that gives up ends the attempt, and with it the fetches of all other replicas."""
+STALL_SECONDS_IN_PODS = 300.0
+"""As `STALL_SECONDS`, but longer, because a replica that gives up ends the attempt, and with it the fetches of all other replicas."""
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
 """Variables that are removed here, because they are meant for the training, which needs no network when it has its inputs."""
 _SECRET_BYTES = 64 * 1024
@@ -93,8 +93,8 @@ def main(environ: Mapping[str, str], arguments: list[str]) -> int:
         folder, cache = _path(environ, INPUTS_DIR), open_cache(_path(environ, INPUTS_CACHE))
         progress = Progress(requests, replica, prints="--progress" in arguments)
         for request in requests:  # one after the other, because clients take their credentials from the environment
-            variables, patience = _variables(environ, request.name), PATIENCE if replica is None else PATIENCE_IN_PODS
-            job = job_of(request, cache, variables, show=progress.show, say=say, patience=patience)
+            variables, stall_seconds = _variables(environ, request.name), STALL_SECONDS if replica is None else STALL_SECONDS_IN_PODS
+            job = job_of(request, cache, variables, show=progress.show, say=say, stall_seconds=stall_seconds)
             entry, listing = _fetched(job, progress)
             _link(folder, request.name, _content(entry, job, listing))
     except TrainerError as error:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from muster_contract.errors import InputRefused, InputUnavailable, TrainerError
 from muster_contract.inputs import BucketSource
-from muster_trainer.checkpoint.objects import ObjectPath, forget_clients
+from muster_trainer.checkpoint.objects import ObjectPath, drop_clients
 from muster_trainer.inputs.cache import PART
 from muster_trainer.inputs.remote import Listing, Remote, RemoteFile
 
@@ -34,15 +34,15 @@ class Bucket(Remote):
             for key in [key for key in os.environ if key.startswith("AWS_")]:
                 del os.environ[key]
             os.environ.update({key: value for key, value in variables.items() if key.startswith("AWS_")})
-            forget_clients()
+            drop_clients()
         self.identity = ("s3", os.environ.get("AWS_ENDPOINT_URL", ""), self._root.uri)
 
     def listing(self, revision: str) -> Listing:
-        found = self._root.files()
-        if any(not path for path, _, _ in found):
+        objects = self._root.files()
+        if any(not path for path, _, _ in objects):
             raise InputRefused(f"input {self._name}: {self._root} is one object; write the prefix of the objects, without a file name")
-        text = json.dumps(sorted(found), separators=(",", ":"))
-        files = tuple(RemoteFile(path, size) for path, size, _ in sorted(found))
+        text = json.dumps(sorted(objects), separators=(",", ":"))
+        files = tuple(RemoteFile(path, size) for path, size, _ in sorted(objects))
         return Listing(hashlib.sha256(text.encode()).hexdigest()[:40], files)
 
     def fetch(self, file: RemoteFile, listing: Listing, target: Path) -> None:

@@ -22,7 +22,7 @@ T = TypeVar("T")
 AT_ONCE = 4
 """The number of files that are fetched at the same time."""
 SHORTEST_DELAY, LONGEST_DELAY = 0.5, 15.0
-PATIENCE = 60.0
+STALL_SECONDS = 60.0
 """Seconds without a new byte after which the input counts as unavailable. The job then retries after its own back-off."""
 _POLL_SECONDS = 0.5
 _SPARE = 64 << 20
@@ -39,7 +39,7 @@ class Job:
     cache: Path
     show: Callable[[InputProgress], None]
     say: Callable[[str], None]
-    patience: float
+    stall_seconds: float
 
     @property
     def name(self) -> str:
@@ -57,7 +57,7 @@ class Job:
 
     def resolved(self, revision: str) -> Listing:
         """Fetches and checks the listing at the revision. Retries errors of the network."""
-        return self._patient(lambda: checked(self.name, self.remote.listing(revision)), progress=lambda: 0)
+        return self._retried(lambda: checked(self.name, self.remote.listing(revision)), progress=lambda: 0)
 
     def fetch(self, listing: Listing) -> Entry:
         """Fetches the listed files, unless another process fetches or has fetched them. Returns the complete entry."""
@@ -79,7 +79,7 @@ class Job:
         try:
             entry.begin()
             self._make_room(entry, listing)
-            self._patient(lambda: self._download(entry, listing), progress=entry.fetched_bytes)
+            self._retried(lambda: self._download(entry, listing), progress=entry.fetched_bytes)
             shutil.rmtree(entry.partial_files / CLIENT_FOLDER, ignore_errors=True)
             if not any(file.path.startswith(".cache/") for file in listing.files):
                 shutil.rmtree(entry.partial_files / ".cache", ignore_errors=True)
@@ -122,7 +122,7 @@ class Job:
     def _show(self, listing: Listing, fetched: int) -> None:
         self.show(InputProgress(self.name, "Fetching", listing.revision, fetched, listing.total))
 
-    def _patient(self, work: Callable[[], T], *, progress: Callable[[], int]) -> T:
+    def _retried(self, work: Callable[[], T], *, progress: Callable[[], int]) -> T:
         """The result of `work`. After an error of the network, retries with growing delays, until `progress` stays the same too long."""
         delay, last, since = SHORTEST_DELAY, progress(), time.monotonic()
         while True:
@@ -136,7 +136,7 @@ class Job:
                     raise cause from error
                 if (now := progress()) > last:
                     delay, last, since = SHORTEST_DELAY, now, time.monotonic()
-                if time.monotonic() + delay - since > self.patience:
+                if time.monotonic() + delay - since > self.stall_seconds:
                     raise cause from error
                 self.say(f"{cause}; next try in {delay:g} s")
             time.sleep(delay)
@@ -160,12 +160,12 @@ def job_of(
     *,
     show: Callable[[InputProgress], None],
     say: Callable[[str], None],
-    patience: float,
+    stall_seconds: float,
 ) -> Job:
     """The fetch of the input `request`."""
     source = parse_source(request.source)
     remote: Remote = Bucket(request.name, source, variables) if isinstance(source, BucketSource) else Hub(request.name, source, variables)
-    return Job(request, remote, cache, show, say, patience)
+    return Job(request, remote, cache, show, say, stall_seconds)
 
 
 def _is_there(path: Path, file: RemoteFile) -> bool:

@@ -36,10 +36,10 @@ class Hub(Remote):
             from huggingface_hub import HfApi
         except ImportError as error:
             raise BadConfiguration(f"input {self._name}: {error}: pip install huggingface_hub, or use the bundled image") from None
-        wanted = revision if _COMMIT.fullmatch(revision) else self._source.revision
+        requested = revision if _COMMIT.fullmatch(revision) else self._source.revision
         api = HfApi(endpoint=self._endpoint, token=self._token)
         info = api.repo_info(
-            self._source.repository, repo_type=self._source.kind, revision=wanted or None, files_metadata=True, timeout=SECONDS
+            self._source.repository, repo_type=self._source.kind, revision=requested or None, files_metadata=True, timeout=SECONDS
         )
         commit = info.sha or ""
         if not _COMMIT.fullmatch(commit):

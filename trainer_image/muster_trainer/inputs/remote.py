@@ -83,12 +83,12 @@ def checked(name: str, listing: Listing) -> Listing:
 
 def fault(folder: Path, listing: Listing) -> str:
     """Compares names, sizes and digests of the files in the folder with the listing. Returns the first difference, or an empty text."""
-    wanted = {file.path: file for file in listing.files}
+    listed = {file.path: file for file in listing.files}
     for parent, folders, names in os.walk(folder):
         for name in (*folders, *names):
             path = Path(parent, name)
             relative, mode = path.relative_to(folder).as_posix(), path.lstat().st_mode
-            if stat.S_ISLNK(mode) or not (stat.S_ISDIR(mode) or relative in wanted):
+            if stat.S_ISLNK(mode) or not (stat.S_ISDIR(mode) or relative in listed):
                 return f"{relative!r:.120} is not in the listing"
     for file in listing.files:
         if problem := file_fault(folder / file.path, file):

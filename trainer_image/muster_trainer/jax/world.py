@@ -26,7 +26,7 @@ AXIS = "data"
 SHARED = PartitionSpec(AXIS)
 WHOLE = PartitionSpec()
 
-_LOST = re.compile(
+_PEER_LOST = re.compile(
     r"gloo|nccl|connection (was )?(closed|reset|refused)|socket|timed? ?out|deadline|unavailable|broken pipe|coordination|heartbeat",
     re.IGNORECASE,
 )
@@ -82,7 +82,7 @@ class World:
         try:
             yield
         except jax.errors.JaxRuntimeError as error:
-            if self.size > 1 and _LOST.search(str(error)):
+            if self.size > 1 and _PEER_LOST.search(str(error)):
                 raise PeerLost(f"rank {self.rank}: {_line(error)}") from error
             raise
 

@@ -92,9 +92,9 @@ class Meeting:
         """Sends the number of bytes plus one, then the bytes, and waits for the answer. Without a `size` it sends 0, which is the end."""
         try:
             peer.sendall(_LENGTH.pack(0 if size is None else size + 1))
-            left = size or 0
-            while left:
-                left -= peer.send(block[: min(left, CHUNK)])
+            remaining = size or 0
+            while remaining:
+                remaining -= peer.send(block[: min(remaining, CHUNK)])
             if peer.recv(1) != _DONE:
                 raise PeerLost("rank 0: the process at the other end of the link went away")
         except OSError as error:
@@ -103,12 +103,12 @@ class Meeting:
     def _receive_all(self, peer: socket.socket) -> None:
         block = bytearray(CHUNK)
         while length := _LENGTH.unpack(self._exactly(peer, _LENGTH.size))[0]:
-            left = length - 1
-            while left:
-                count = peer.recv_into(block, min(left, CHUNK))
+            remaining = length - 1
+            while remaining:
+                count = peer.recv_into(block, min(remaining, CHUNK))
                 if not count:
                     raise PeerLost(f"rank {self.rank}: the process at the other end of the link went away")
-                left -= count
+                remaining -= count
             peer.sendall(_DONE)
         peer.sendall(_DONE)
 

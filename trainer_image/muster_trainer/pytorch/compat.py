@@ -38,11 +38,11 @@ def wait_for_collectives(outputs: Any) -> Any:
 def ddp(model: nn.Module, *, send_state: bool = True) -> DistributedDataParallel:
     """DDP that never sends buffers by itself. PyTorch 2.6 has another name for that. `send_state`: rank 0 first sends its parameters.
     PyTorch 2.6 has no option for that, so the function that sends them is replaced meanwhile."""
-    known = inspect.signature(DistributedDataParallel).parameters
-    options: Any = {"forward_sync_buffers": False} if "forward_sync_buffers" in known else {"broadcast_buffers": False}
-    if "init_sync" in known:
+    parameters = inspect.signature(DistributedDataParallel).parameters
+    options: Any = {"forward_sync_buffers": False} if "forward_sync_buffers" in parameters else {"broadcast_buffers": False}
+    if "init_sync" in parameters:
         options["init_sync"] = send_state
-    if send_state or "init_sync" in known:
+    if send_state or "init_sync" in parameters:
         return DistributedDataParallel(model, **options)
     patched: Any = distributed
     send, patched._sync_module_states = patched._sync_module_states, lambda *_, **__: None
@@ -52,16 +52,16 @@ def ddp(model: nn.Module, *, send_state: bool = True) -> DistributedDataParallel
         patched._sync_module_states = send
 
 
-_LEFT: list[Any] = []
+_OLD_GROUPS: list[Any] = []
 
 
 def leave_groups(*others: object) -> None:
-    """Forgets all process groups, so that another world can be joined. `others` may refer to them.
+    """Removes all process groups from PyTorch, so that another world can be joined. `others` may refer to them.
 
     The groups stay in memory, because their destructor joins the threads of Gloo. PyTorch 2.6 holds the GIL meanwhile, which these threads
     may wait for.
     """
-    _LEFT.extend((list(dist.distributed_c10d._world.pg_map), others))
+    _OLD_GROUPS.extend((list(dist.distributed_c10d._world.pg_map), others))
     if dist.is_initialized():
         dist.destroy_process_group()
     world: Any = dist.distributed_c10d._world
@@ -69,7 +69,7 @@ def leave_groups(*others: object) -> None:
 
 
 def abort_nccl() -> None:
-    """Aborts the communicators of all groups: their kernels end, with undefined results. PyTorch's own function also forgets the groups,
+    """Aborts the communicators of all groups: their kernels end, with undefined results. PyTorch's own function also removes the groups,
     which another thread may use at this moment."""
     backends = []
     for group in list(dist.distributed_c10d._world.pg_map):

@@ -36,7 +36,7 @@ from muster_trainer.pytorch.world import World, backend_of, break_world, check_w
 from muster_trainer.tasks.module import Task
 from muster_trainer.training.agreement import gather
 from muster_trainer.training.engine import Part, PeersMemory, StepOutcome, Survival
-from muster_trainer.training.survivor import Kept
+from muster_trainer.training.survivor import SurvivorSteps
 
 
 class TorchEngine:
@@ -74,7 +74,7 @@ class TorchEngine:
         self.initial_numbers = state.numbers_of(self.parallel.optimizer)
         if self._snapshots:
             self._snapshots.bind(self.parallel, self.initial_numbers)
-        # With NCCL, a kernel whose peer is gone blocks the device until it is aborted, which takes an order.
+        # With NCCL, a kernel that waits for a lost peer blocks the device until an order aborts it.
         is_whole = self.parallel.layout.holds_whole_model and self.world > 1 and (backend == "gloo" or takes_orders)
         may_wait = task.survives and Connections.can_be_closed and takes_orders
         survives = is_whole and self.parallel.rejoins and self.memory is None and may_wait
@@ -84,7 +84,7 @@ class TorchEngine:
         self._connections.complete()
 
     def _join(self, done: int | None = None, *, meanwhile: Callable[[], None] | None = None) -> World:
-        """Joins the world. In later attempts, all ranks exchange which step they have kept."""
+        """Joins the world. In later attempts, all ranks exchange the steps of their states."""
         self._connections = Connections()
         self._store = join(self._backend, meanwhile=meanwhile)
         world = World(self.device)
@@ -92,23 +92,23 @@ class TorchEngine:
             began = time.monotonic()
             self._minimum(0)
             self._ready_seconds["collectivesSeconds"] = time.monotonic() - began
-        self.kept = None
+        self.survivor_steps = None
         if world.size > 1 and os.environ.get(NAMES["attempt"], "0") != "0":
-            self.kept = Kept(tuple(map(json.loads, world.gather(json.dumps(done)))))
+            self.survivor_steps = SurvivorSteps(tuple(map(json.loads, world.gather(json.dumps(done)))))
         return world
 
     @property
     def _has_survivors(self) -> bool:
-        return self.kept is not None and self.kept.survivors > 0
+        return self.survivor_steps is not None and self.survivor_steps.survivors > 0
 
     def _build_model(self) -> nn.Module:
         """The whole model, with the numbers of rank 0 on every rank."""
         seed_all(self.task.config.seed, 0, 0)
         model = self.task.build_model(self.task.config)
         if not isinstance(model, nn.Module):
-            raise UserError(f"{self.task.title}: build_model must give a torch.nn.Module; it gave {type(model).__name__}")
+            raise UserError(f"{self.task.title}: build_model must return a torch.nn.Module; it returned {type(model).__name__}")
         model.to(self.device)
-        if self._has_survivors:  # they send theirs later
+        if self._has_survivors:  # survivors send their numbers later
             return model
         with detect_peer_loss():
             for tensor in model.state_dict().values():
@@ -129,7 +129,7 @@ class TorchEngine:
             break_world()
         self._connections.close()
 
-    def hang_up(self) -> None:
+    def abandon_world(self) -> None:
         self.disconnect()
         self._buffers.restore()
         self._buffers.drop()
@@ -140,17 +140,18 @@ class TorchEngine:
         leave_groups(self._store)
         self._join(done, meanwhile=meanwhile)
         if self._minimum(self.spec.batch.most_at_once or self.spec.batch.global_size) != self.parallel.context.max_samples:
-            raise PeerLost("another rank takes fewer samples at once than those of the world before")  # a new process can follow it
+            # A new process can take the number of the other ranks.
+            raise PeerLost("another rank takes fewer samples at once than the ranks of the previous world")
         with detect_peer_loss():
             self.parallel.rejoin()
         self._connections.complete()
 
     def adopt(self) -> None:
-        if self.kept:
+        if self.survivor_steps:
             device = self.device if self._backend == "nccl" else torch.device("cpu")
-            adopt(self.kept, self.parallel, self.initial_numbers, device=device)
+            adopt(self.survivor_steps, self.parallel, self.initial_numbers, device=device)
 
-    # what the loop asks for
+    # facts for the training loop
 
     def fingerprint(self) -> Mapping[str, Any]:
         return {**fingerprint(self.device), **self._ready_seconds}
@@ -185,9 +186,9 @@ class TorchEngine:
         if self.rescues:
             tally.wait()  # the update needs no peer: if one is lost before it, the state is still that of the last step
             self._buffers.drop()
-        is_left_out = self.task.config.nanLoss == "Skip" and not np.isfinite(tally.wait()[0])
+        is_skipped = self.task.config.nanLoss == "Skip" and not np.isfinite(tally.wait()[0])
         update_started = time.monotonic()
-        if not is_left_out:
+        if not is_skipped:
             if self._snapshots:
                 self._snapshots.before_update()
             self.parallel.update(step)
@@ -255,7 +256,7 @@ class TorchEngine:
         self._buffers.restore()
         return self._snapshot(directory, room=0, alone=True)
 
-    def keep(self, step: int, event: str | None) -> bool:
+    def store_in_memory(self, step: int, event: str | None) -> bool:
         return self.rescues and self._snapshots is not None and self._snapshots.rescue(step, event, self._buffers.restore)
 
     def _snapshot(self, directory: Path, *, room: int, alone: bool = False) -> Part:
@@ -284,7 +285,7 @@ class _Tally:
         self._numbers: list[float] = []
 
     def wait(self) -> list[float]:
-        """The sums. Once they are there the step counts, also if the world is broken later."""
+        """Waits for the sums, and returns them. The step then counts, even if the world is broken later."""
         if not self._numbers:
             with detect_peer_loss():
                 self._work.wait()

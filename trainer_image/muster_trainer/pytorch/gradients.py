@@ -22,10 +22,10 @@ def all_reduce(parameters: Iterable[nn.Parameter], group: dist.ProcessGroup) -> 
 
 def by_type(tensors: Iterable[torch.Tensor]) -> Iterable[list[torch.Tensor]]:
     """The tensors of each dtype, in their order."""
-    found: dict[torch.dtype, list[torch.Tensor]] = {}
+    by_dtype: dict[torch.dtype, list[torch.Tensor]] = {}
     for one in tensors:
-        found.setdefault(one.dtype, []).append(one)
-    return found.values()
+        by_dtype.setdefault(one.dtype, []).append(one)
+    return by_dtype.values()
 
 
 def clip(parameters: Iterable[nn.Parameter], most: float, *, copies: int | None) -> float:
@@ -34,16 +34,16 @@ def clip(parameters: Iterable[nn.Parameter], most: float, *, copies: int | None)
     The ranks sum the squares of their gradients. Each square is divided by the number of ranks with the same gradient: `copies`, or for a
     DTensor the number that follows from its placements. If `copies` is None, every rank has all gradients, and no communication is needed.
     """
-    held = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    parts = (local(one).double().square().sum() / (1 if copies is None else _copies(one, copies)) for one in held)
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    parts = (local(one).double().square().sum() / (1 if copies is None else _copies(one, copies)) for one in gradients)
     square = sum(parts, torch.zeros((), dtype=torch.float64))
-    if held:
-        square = square.to(held[0].device)
+    if gradients:
+        square = square.to(gradients[0].device)
     if copies is not None:
         dist.all_reduce(square)
     norm = square.sqrt().item()
     if norm > most:
-        for one in held:
+        for one in gradients:
             local(one).mul_(most / norm)
     return norm
 

@@ -32,7 +32,7 @@ class Packed:
     @classmethod
     def of(cls, module: nn.Module, optimizer: torch.optim.Optimizer | None, initial_numbers: state.Groups) -> Packed:
         """The tensors of `module` and `optimizer` on this rank. Raises BadConfiguration if one cannot be stored."""
-        tensors = state.held(module, optimizer, initial_numbers)
+        tensors = state.local_table(module, optimizer, initial_numbers)
         listed = pack_list([_entry(box) for box in tensors])
         *starts, end = starts_of((box.nbytes for box in tensors), after=len(listed))
         return cls(tensors, listed, starts, end)
@@ -59,7 +59,7 @@ class Copying:
     def __init__(self, content: memoryview, pieces: list[tuple[Box, torch.Tensor, int]]) -> None:
         self._content, self._pieces = content, pieces
         self._lock = threading.Lock()
-        self._left = len(pieces)
+        self._remaining = len(pieces)
         self._is_done = threading.Event()
         self._failure: Exception | None = None
         if not pieces:
@@ -67,21 +67,21 @@ class Copying:
 
     def finish(self) -> None:
         """Copies the tensors that no thread has begun, and waits for the other threads."""
-        while (piece := self._take()) is not None:
+        while (piece := self._next_piece()) is not None:
             box, tensor, start = piece
             try:
                 _part(self._content, box, start).copy_(tensor)
             except Exception as error:  # noqa: BLE001 (every thread that waits raises the error)
                 self._failure = error
             with self._lock:
-                self._left -= 1
-                if not self._left:
+                self._remaining -= 1
+                if not self._remaining:
                     self._is_done.set()
         self._is_done.wait()
         if self._failure is not None:
             raise self._failure
 
-    def _take(self) -> tuple[Box, torch.Tensor, int] | None:
+    def _next_piece(self) -> tuple[Box, torch.Tensor, int] | None:
         with self._lock:
             return self._pieces.pop() if self._pieces else None
 
@@ -101,7 +101,7 @@ def unpack(content: memoryview, module: nn.Module, optimizer: torch.optim.Optimi
 
 def shard_of(module: nn.Module) -> str:
     """A digest of the names of this rank's tensors of the model, and of their parts. Ranks with the same digest have the same parts."""
-    entries = [_entry(box) for box in state.held(module, None, ())]
+    entries = [_entry(box) for box in state.local_table(module, None, ())]
     return hashlib.sha256(json.dumps(entries).encode()).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""What a strategy makes of a model: the part of this rank, and how the ranks compute and update it together."""
+"""A model in parallel: the part of this rank, and the passes and updates that the ranks do together."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from muster_trainer.training.engine import rate_share
 
 @dataclass(frozen=True)
 class Context:
-    """What a strategy may use to lay out a model. `max_samples` is the most that a rank puts through the model at once."""
+    """The facts from which a strategy lays out a model. `max_samples` is the most samples that a rank puts through the model at once."""
 
     task: Task
     spec: TrainerSpec
@@ -37,9 +37,9 @@ class Context:
     world_size: int
     max_samples: int
     cut: tuple[int, ...] = ()
-    """Layers of each stage of a pipeline in an earlier attempt, if a snapshot in memory tells."""
+    """Layers of each stage of a pipeline in an earlier attempt, if a snapshot in memory has them."""
     has_survivors: bool = False
-    """Whether ranks of this world have kept their state, which no other rank may overwrite."""
+    """Whether ranks of this world have the state of the previous world. No other rank may overwrite it."""
 
     def lower_precision(self, model: nn.Module) -> None:
         """Makes `model` compute in the precision of the job."""
@@ -82,7 +82,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class BatchSplit:
-    """How a batch is split into shares of ranks, and a share into micro-batches."""
+    """Splits a batch into shares of ranks, and a share into micro-batches."""
 
     layout: Layout
     accumulation_steps: int
@@ -94,7 +94,7 @@ class BatchSplit:
         return weighted_share(indices, self.layout.data_parallel_size, self.layout.data_parallel_rank)
 
     def count(self, indices: np.ndarray) -> int:
-        """The number of micro-batches, which is the same on all ranks: each may take collectives."""
+        """The number of micro-batches, which is the same on all ranks, because each may need collectives."""
         share = -(-len(indices) // self.layout.data_parallel_size)
         return min(max(self.accumulation_steps, -(-share // self.max_samples)), share)
 
@@ -109,7 +109,7 @@ class BatchSplit:
 
 
 class ParallelModel:
-    """This rank's part of a model with its optimizer. Strategies override what they do differently.
+    """This rank's part of a model with its optimizer. Each strategy overrides some methods.
 
     `module` is what this rank trains and saves. `gradient_scale` is the factor of a local loss, so that gradients are those of the sum
     of losses once they have been reduced: the number of ranks, if the reduction averages. Gradients are summed over the group
@@ -129,7 +129,7 @@ class ParallelModel:
     is_emptied_between_steps: bool = False
     """Whether `finish_updates` changes the losses of later steps."""
     rejoins: bool = False
-    """Whether `rejoin` is there."""
+    """Whether `rejoin` is implemented."""
     optimizer: torch.optim.Optimizer
 
     def __init__(
@@ -189,7 +189,7 @@ class ParallelModel:
         return self.module(inputs)
 
     def micro_batch(self, *, last: bool) -> AbstractContextManager[Any]:
-        """Is entered around the passes of a micro-batch. The last one of a step may reduce gradients."""
+        """The context for the passes of a micro-batch. The last one of a step may reduce gradients."""
         return nullcontext()
 
     def reduce_gradients(self) -> None:
@@ -201,9 +201,9 @@ class ParallelModel:
         """Runs after the passes of a step and before its votes, on all ranks."""
 
     def gradients_ready_at(self) -> float:
-        """The time (`time.monotonic`) when this rank's gradients were ready, and only those of other ranks were waited for.
+        """The time (`time.monotonic`) at which this rank's gradients were ready. From then on it only waited for other ranks.
 
-        0 if the strategy cannot tell, because ranks wait for each other throughout the passes.
+        0 if the strategy cannot measure it, because ranks wait for each other throughout the passes.
         """
         return 0.0
 
@@ -219,7 +219,7 @@ class ParallelModel:
     # between steps
 
     def sync_buffers(self) -> None:
-        """Gives all ranks the buffers (running averages, for instance) of the first one that holds them."""
+        """Copies the buffers (running averages, for instance) of the first rank that has them to all ranks."""
         for buffer in self.module.buffers():
             broadcast_tensor(buffer, source=0)
 
@@ -239,7 +239,7 @@ class ParallelModel:
 
 
 def broadcast_tensor(tensor: torch.Tensor, *, source: int, group: dist.ProcessGroup | None = None) -> None:
-    """Copies `tensor` from rank `source`. What is sent must be contiguous, which a view may not be."""
+    """Copies `tensor` from rank `source`. A message must be contiguous, and a view may not be."""
     numbers = tensor.contiguous()
     dist.broadcast(numbers, src=source, group=group)
     if numbers is not tensor:

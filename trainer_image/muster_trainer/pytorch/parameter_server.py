@@ -71,12 +71,12 @@ class ParameterServer:
 def assign_parameters(sizes: Mapping[str, int], servers: Sequence[int]) -> dict[str, int]:
     """The server of each parameter. Each parameter, the largest first, goes to the server with the least (Graham, 1969: longest processing
     time)."""
-    held = dict.fromkeys(servers, 0)
+    sizes_by_server = dict.fromkeys(servers, 0)
     owners: dict[str, int] = {}
     for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
-        server = min(servers, key=lambda one: held[one])
+        server = min(servers, key=lambda one: sizes_by_server[one])
         owners[name] = server
-        held[server] += sizes[name]
+        sizes_by_server[server] += sizes[name]
     return owners
 
 

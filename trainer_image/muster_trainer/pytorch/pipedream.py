@@ -127,13 +127,13 @@ class PipeDreamModel(PipelineModel):
             works = dist.batch_isend_irecv(ops) if ops else []
             if tensor is not None:
                 self._sent.append((tensor, works[:1]))
-            self._wait_for_sends(max_left=2 * (self.stages + 1))
+            self._wait_for_sends(most_pending=2 * (self.stages + 1))
             if receive:
                 works[-1].wait()
         return buffer if receive else None
 
-    def _wait_for_sends(self, *, max_left: int) -> None:
-        while len(self._sent) > max_left:
+    def _wait_for_sends(self, *, most_pending: int) -> None:
+        while len(self._sent) > most_pending:
             for work in self._sent.popleft()[1]:
                 work.wait()
 
@@ -144,7 +144,7 @@ class PipeDreamModel(PipelineModel):
                 gradient = self._exchange(None, receive=True, distance=1)
                 self._exchange(self._backward_pass(gradient), receive=False, distance=-1)
         with detect_peer_loss():
-            self._wait_for_sends(max_left=0)
+            self._wait_for_sends(most_pending=0)
 
     def update(self, step: int) -> None:
         """Does nothing, because each micro-batch has made its update already."""
@@ -152,10 +152,10 @@ class PipeDreamModel(PipelineModel):
 
 def refuse(config: Config) -> None:
     """Raises BadConfiguration for settings that need the gradient of a whole step, because PipeDream never has one."""
-    for field, given, remedy in (
+    for field, is_set, remedy in (
         ("spec.trainer.config.gradientClipNorm", bool(config.gradientClipNorm), "leave it out"),
         ("spec.trainer.config.nanLoss", config.nanLoss == "Skip", "write Stop or Continue"),
     ):
-        if given:
+        if is_set:
             message = f"PipeDream updates each stage by itself, after each micro-batch; {remedy}, or {FIELD}.schedule: 1F1B"
             raise BadConfiguration(f"{field}: {message}")

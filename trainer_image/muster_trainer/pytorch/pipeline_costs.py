@@ -116,14 +116,14 @@ def _measured(name: str, layer: nn.Module, inputs: torch.Tensor, before: set[int
     copied = copy(inputs)
     saved: dict[int, int] = {}
 
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
+    def record(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own:
             original = storage.data_ptr() == copied.untyped_storage().data_ptr()
             saved[(inputs.untyped_storage() if original else storage).data_ptr()] = storage.nbytes()
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(record, lambda tensor: tensor):
         outputs = layer(copied)
     received = sum(size for address, size in saved.items() if address in before)
     cost = Layer(
@@ -151,11 +151,11 @@ def _seconds(layer: nn.Module, inputs: torch.Tensor, outputs: Any) -> float:
         if differentiated:
             results.backward(gradient)
 
-    def forget() -> None:
+    def reset_gradients() -> None:
         layer.zero_grad(set_to_none=True)
         inputs.grad = None
 
     synchronise: Callable[[], object] = torch.cuda.synchronize if inputs.is_cuda else nothing
-    seconds = timed(there_and_back, prepare=forget, synchronise=synchronise, **_BRIEFLY).median
-    forget()
+    seconds = timed(there_and_back, prepare=reset_gradients, synchronise=synchronise, **_BRIEFLY).median
+    reset_gradients()
     return seconds

@@ -33,7 +33,7 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Held:
+class StageMemory:
     """The memory of a stage: the size of its parameters times `copies`, and the saved activations of `micro_batches` micro-batches.
 
     `copies` includes gradients, the state of the optimizer, and older versions of the parameters.
@@ -43,7 +43,7 @@ class Held:
     micro_batches: int
 
 
-def held(schedule: str, *, stages: int, processes: int, micro_batches: int, slots: int) -> list[Held]:
+def stage_memories(schedule: str, *, stages: int, processes: int, micro_batches: int, slots: int) -> list[StageMemory]:
     """The memory of each stage. `slots` is the number of numbers that the optimizer has for each parameter.
 
     GPipe runs all forward passes first. With 1F1B, the number of forward passes that a stage runs ahead is the number of stages from it
@@ -58,14 +58,14 @@ def held(schedule: str, *, stages: int, processes: int, micro_batches: int, slot
     def copies(stage: int) -> int:
         return 2 + slots + (ahead(stage) if schedule == "PipeDream" and stage < stages - 1 else 0)
 
-    return [Held(copies(stage), ahead(stage)) for stage in range(stages)]
+    return [StageMemory(copies(stage), ahead(stage)) for stage in range(stages)]
 
 
 class Costs:
     """The layers of a model that is to be cut, and the memory of each stage."""
 
-    def __init__(self, layers: Sequence[Layer], held: Sequence[Held]) -> None:
-        self.layers, self.held = layers, held
+    def __init__(self, layers: Sequence[Layer], memories: Sequence[StageMemory]) -> None:
+        self.layers, self.memories = layers, memories
         self._seconds = _sums(layer.seconds for layer in layers)
         self._parameters = _sums(layer.parameters for layer in layers)
         self._activations = _sums(layer.activations for layer in layers)
@@ -78,7 +78,7 @@ class Costs:
     def bytes(self, stage: int, first: int, end: int) -> float:
         """The bytes of `stage`, if it has the layers from `first` to `end` (exclusive)."""
         saved = self._activations[end] - self._activations[first] + self.layers[first].received
-        return self.held[stage].copies * (self._parameters[end] - self._parameters[first]) + self.held[stage].micro_batches * saved
+        return self.memories[stage].copies * (self._parameters[end] - self._parameters[first]) + self.memories[stage].micro_batches * saved
 
     def trains(self, first: int, end: int) -> bool:
         return self._trained[end] > self._trained[first]
@@ -92,7 +92,7 @@ def _sums(values: Iterable[float]) -> list[float]:
 def cut_by_cost(costs: Costs, limit: int | None = None) -> list[int]:
     """The number of layers of each stage, so that the slowest stage takes the fewest seconds. No stage takes more than `limit` bytes, and
     each has parameters to train. Raises BadConfiguration if there is no such cut."""
-    check_depth(costs.layers, len(costs.held))
+    check_depth(costs.layers, len(costs.memories))
 
     def seconds(stage: int, first: int, end: int) -> float:
         fits = limit is None or costs.bytes(stage, first, end) <= limit
@@ -101,17 +101,17 @@ def cut_by_cost(costs: Costs, limit: int | None = None) -> list[int]:
     def size(stage: int, first: int, end: int) -> float:
         return costs.bytes(stage, first, end) if costs.trains(first, end) else inf
 
-    _, ends = _smallest_largest(len(costs.layers), len(costs.held), seconds)
+    _, ends = _smallest_largest(len(costs.layers), len(costs.memories), seconds)
     if ends is None:
         assert limit is not None
-        raise _too_large(costs, limit, least=_smallest_largest(len(costs.layers), len(costs.held), size)[0])
+        raise _too_large(costs, limit, least=_smallest_largest(len(costs.layers), len(costs.memories), size)[0])
     return [end - first for first, end in pairwise([0, *ends])]
 
 
 def cut_evenly(costs: Costs, limit: int | None = None) -> list[int]:
     """The number of layers of each stage, so that all have the same number of layers with parameters. The first stages may have one more.
     A layer without parameters is in the stage of the layer before it. Raises BadConfiguration if a stage takes more than `limit` bytes."""
-    stages = len(costs.held)
+    stages = len(costs.memories)
     check_depth(costs.layers, stages)
     starts = [position for position, layer in enumerate(costs.layers) if layer.trains]
     counts = [len(starts) // stages + (stage < len(starts) % stages) for stage in range(stages)]
@@ -167,14 +167,14 @@ def _smallest_largest(count: int, stages: int, cost: Callable[[int, int, int], f
 
 def _too_large(costs: Costs, limit: int, *, least: float) -> BadConfiguration:
     """The error if every cut exceeds the limit. It names a layer that fits into no stage, if there is one."""
-    given = f"spec.options.pipeline.stageMemoryMiB: {limit // MIB}"
+    setting = f"spec.options.pipeline.stageMemoryMiB: {limit // MIB}"
     for position, layer in enumerate(costs.layers):
-        alone = min(costs.bytes(stage, position, position + 1) for stage in range(len(costs.held)))
+        alone = min(costs.bytes(stage, position, position + 1) for stage in range(len(costs.memories)))
         if alone > limit:
             remedy = f"write {_mib(least)} at least, more microBatches, or a smaller layer"
-            return BadConfiguration(f"{layer.name} alone takes {_mib(alone)} MiB in training, more than {given}; {remedy}")
+            return BadConfiguration(f"{layer.name} alone takes {_mib(alone)} MiB in training, more than {setting}; {remedy}")
     remedy = f"write {_mib(least)} at least, or more stages"
-    return BadConfiguration(f"no cut into {len(costs.held)} stages keeps each of them within {given}; {remedy}")
+    return BadConfiguration(f"no cut into {len(costs.memories)} stages keeps each of them within {setting}; {remedy}")
 
 
 def _mib(size: float) -> int:

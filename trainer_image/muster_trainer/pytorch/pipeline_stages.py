@@ -28,7 +28,7 @@ from muster_trainer.pytorch.input import read_in_line
 from muster_trainer.pytorch.mesh import mesh_of
 from muster_trainer.pytorch.parallel import Batch, BatchSplit, Context, Layout, ParallelModel, broadcast_tensor
 from muster_trainer.pytorch.pipeline_costs import Profile, copy, layers_of, named_layers, profile
-from muster_trainer.pytorch.pipeline_cut import MIB, Costs, cut_by_cost, cut_evenly, held
+from muster_trainer.pytorch.pipeline_cut import MIB, Costs, cut_by_cost, cut_evenly, stage_memories
 from muster_trainer.pytorch.world import World, detect_peer_loss
 from muster_trainer.training.agreement import agree
 
@@ -99,7 +99,7 @@ class PipelineModel(ParallelModel):
         measured = profile(model, to_device(batch, context.device)[0], title=task.title)
         slots = _SLOTS.get(task.config.optimizer, int(task.config.momentum > 0)) if task.optimizer is None else 2
         pipeline = {"stages": self.stages, "processes": self.pipeline_size, "micro_batches": self.micro_batch_count}
-        costs = Costs(measured.layers, held(self.schedule, **pipeline, slots=slots))
+        costs = Costs(measured.layers, stage_memories(self.schedule, **pipeline, slots=slots))
         most = self._options.stage_memory_mib
         cut, limit = (cut_evenly if self._options.cut is Cut.EVEN else cut_by_cost), most and most * MIB
         shape = {**pipeline, "rows": len(indices), "schedule": self.schedule.value, "cut": self._options.cut.value, "limit": limit}

@@ -47,7 +47,7 @@ class RpcEngine(TorchEngine, Engine):
         super().__init__(task, spec, _connected)
         self._chief = Chief(self.parallel, self.memory.between if self.memory else None) if self.rank == 0 else None
         self._worker = Worker(self.parallel) if self.rank in self.parallel.workers else None
-        self._wants_stop = self._wants_save = self._has_saved = False
+        self._stop_requested = self._save_requested = self._has_saved = False
         rpc_calls.serve(self._worker or self.parallel.server)
 
     def expect(self, order: Order, steps: range) -> None:
@@ -70,7 +70,7 @@ class RpcEngine(TorchEngine, Engine):
                     if self.parallel.is_synchronous:
                         loss, staleness, waited = self._chief.train_together(indices, step)
                     else:
-                        starts_more = not (self._wants_stop or self._wants_save)
+                        starts_more = not (self._stop_requested or self._save_requested)
                         loss, staleness, waited = self._chief.train_next(step, self._order, starts_more=starts_more)
                 in_flight = self._chief.in_flight
             except TrainerError as error:
@@ -81,18 +81,18 @@ class RpcEngine(TorchEngine, Engine):
         loss, staleness, waited, in_flight, failures, stops, saves, works = tally.tolist()
         if failures:
             agree(self, lambda: _raise(failure))
-        self._wants_stop, self._wants_save = self._wants_stop or stops > 0, self._wants_save or saves > 0
+        self._stop_requested, self._save_requested = self._stop_requested or stops > 0, self._save_requested or saves > 0
         is_drained = not in_flight  # a checkpoint must have the reported steps and no others
         outcome = StepOutcome(
             loss=loss,
-            stop=is_drained and self._wants_stop,
-            save=is_drained and self._wants_save,
+            stop=is_drained and self._stop_requested,
+            save=is_drained and self._save_requested,
             busy=works > 0,
             staleness=None if self.parallel.is_synchronous else int(staleness),
             input_seconds=waited,
         )
         if outcome.save:
-            self._wants_save = False
+            self._save_requested = False
         return outcome
 
     def evaluate(self, batches: Iterable[np.ndarray]) -> Mapping[str, float]:

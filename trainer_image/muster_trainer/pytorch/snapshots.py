@@ -1,8 +1,8 @@
-"""Snapshots of PyTorch training in the memory of replicas: taken between two steps, and sent to other replicas beside the next ones.
+"""Snapshots of PyTorch training in the memory of replicas. Taken between two steps, and sent to other replicas during the next steps.
 
 A second thread copies the state of its rank while the next step computes its gradients. The main thread waits for that before its update,
 and helps. The second thread then computes the checksum, exchanges copies with other ranks, and waits until all ranks have done so; then
-the snapshot is complete. It uses a process group of its own, so it never gets between collectives of the training. The next snapshot waits
+the snapshot is complete. It uses a process group of its own, so its messages do not mix with those of the training. The next snapshot waits
 until the previous one is complete, and overwrites the one before that.
 """
 
@@ -32,8 +32,8 @@ from muster_trainer.pytorch import packing
 from muster_trainer.pytorch.parallel import ParallelModel
 from muster_trainer.pytorch.state import Groups
 from muster_trainer.pytorch.world import TIMEOUT, World, detect_peer_loss
-from muster_trainer.snapshots.arena import HEADER_BYTES, Arena, Header, Held, checksum, layout, pack, unpack
-from muster_trainer.snapshots.choice import Found, choose, generation_of, identity_of, newest_step
+from muster_trainer.snapshots.arena import HEADER_BYTES, Arena, FilledSlot, Header, checksum, layout, pack, unpack
+from muster_trainer.snapshots.choice import CompleteSnapshot, choose, generation_of, identity_of, newest_step
 from muster_trainer.snapshots.interval import FIRST_STEPS, Cost, StepsBetween
 from muster_trainer.snapshots.placement import Place, Placement, place
 from muster_trainer.snapshots.slots import Slots, too_small
@@ -47,7 +47,7 @@ _CLOCK_OF_THREAD = 6
 class Snapshots:
     """The snapshots of one rank in one attempt. Every rank calls the same methods in the same order, except `rescue`.
 
-    `cut` is that of a pipeline whose snapshots some rank holds. See `muster_trainer.training.engine.PeersMemory`.
+    `cut` is the cut of a pipeline in the newest snapshot of any rank. See `muster_trainer.training.engine.PeersMemory`.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class Snapshots:
         self.is_on = True
         self._failed = False
         self._own_is_complete = threading.Event()
-        self._gather_what_is_held()
+        self._gather_filled_slots()
 
     @classmethod
     def open(cls, spec: TrainerSpec, world: World) -> Snapshots | None:
-        """None if the job keeps none, or if a rank has no memory for them."""
+        """The snapshots of this rank. None if the job has none in memory, or if a rank has no memory for them."""
         if spec.memory is None:
             return None
         env, events = ReplicaEnvironment.from_environment(os.environ), Events.from_environment(os.environ, world.rank)
@@ -78,23 +78,25 @@ class Snapshots:
         places = [decode(Place, json.loads(text)) for text in world.gather(json.dumps(encode(own)))]
         if arena is None or not all(each.memory for each in places):
             if world.rank == 0:
-                events.notice(NoticeReason.MEMORY_UNUSED, "no snapshots are kept in memory: the supervisor of a replica could not get any")
+                events.notice(
+                    NoticeReason.MEMORY_UNUSED, "no snapshots are kept in memory: the supervisor of a replica could not reserve the memory"
+                )
             return None
         return cls(arena, env, spec, world, events, places)
 
-    def _gather_what_is_held(self) -> None:
-        own = [[each.slot, encode(each.header)] for each in self._slots.held()]
-        self._held = [
-            [Held(slot, decode(Header, header)) for slot, header in json.loads(text)] for text in self._world.gather(json.dumps(own))
+    def _gather_filled_slots(self) -> None:
+        own = [[each.slot, encode(each.header)] for each in self._slots.filled_slots()]
+        self._filled_slots = [
+            [FilledSlot(slot, decode(Header, header)) for slot, header in json.loads(text)] for text in self._world.gather(json.dumps(own))
         ]
-        held = [each.header for of_rank in self._held for each in of_rank]
-        self.cut: tuple[int, ...] = max(held, key=generation_of).cut if held else ()
+        headers = [each.header for of_rank in self._filled_slots for each in of_rank]
+        self.cut: tuple[int, ...] = max(headers, key=generation_of).cut if headers else ()
 
     def bind(self, parallel: ParallelModel, initial_numbers: Groups) -> None:
-        """Has the snapshots be those of this part of a model. Decides where copies go."""
+        """Sets the part of the model that is in the snapshots of this rank. Decides where copies go."""
         self._parallel, self._initial_numbers = parallel, initial_numbers
         self._cut: tuple[int, ...] = parallel.cut
-        # Each snapshot that empties a pipeline changes its losses: they must not depend on what snapshots cost.
+        # A snapshot that empties a pipeline changes its losses, and these must not depend on the measured cost of snapshots.
         chosen = FIRST_STEPS if parallel.is_emptied_between_steps else None
         self.between = StepsBetween(self._spec.every_steps or chosen, drained=parallel.batches_in_flight)
         self._shard = packing.shard_of(parallel.module)
@@ -108,38 +110,38 @@ class Snapshots:
 
     # resume
 
-    def newest(self) -> Found | None:
-        """The newest complete snapshot, whose checksums have been verified. All ranks find the same."""
-        while (found := choose(self._held, self._shards)) is not None:
-            damaged = self._world.gather(json.dumps(self._damaged(found)))
+    def newest(self) -> CompleteSnapshot | None:
+        """The newest complete snapshot, whose checksums have been verified. The result is the same on all ranks."""
+        while (snapshot := choose(self._filled_slots, self._shards)) is not None:
+            damaged = self._world.gather(json.dumps(self._damaged(snapshot)))
             if not any(map(json.loads, damaged)):
-                return found
+                return snapshot
             for rank, text in enumerate(damaged):
                 slots = json.loads(text)
-                self._held[rank] = [each for each in self._held[rank] if each.slot not in slots]
+                self._filled_slots[rank] = [each for each in self._filled_slots[rank] if each.slot not in slots]
         return None
 
     @property
     def newest_part(self) -> int:
-        """The newest step of which some rank holds a part."""
-        return newest_step(self._held)
+        """The newest step of which any rank has a part."""
+        return newest_step(self._filled_slots)
 
-    def _damaged(self, found: Found) -> list[int]:
-        slots = {slot for rank, slot in found.sources if rank == self._world.rank}
+    def _damaged(self, snapshot: CompleteSnapshot) -> list[int]:
+        slots = {slot for rank, slot in snapshot.sources if rank == self._world.rank}
         return [slot for slot in slots if not self._arena.is_intact(slot)]
 
-    def restore(self, found: Found) -> None:
-        """Restores the snapshot. A rank that does not hold its shard gets it from one that does.
+    def restore(self, snapshot: CompleteSnapshot) -> None:
+        """Restores the snapshot. A rank without its shard gets it from a rank that has it.
 
         Raises BadConfiguration if it does not fit."""
         rank = self._world.rank
         sent: list[Any] = [
-            dist.isend(_tensor(self._arena.payload(slot, found.headers[receiver].size)), receiver, group=self._group, tag=_PAYLOAD)
-            for receiver, (sender, slot) in enumerate(found.sources)
+            dist.isend(_tensor(self._arena.payload(slot, snapshot.headers[receiver].size)), receiver, group=self._group, tag=_PAYLOAD)
+            for receiver, (sender, slot) in enumerate(snapshot.sources)
             if sender == rank != receiver
         ]
-        sender, slot = found.sources[rank]
-        header = found.headers[rank]
+        sender, slot = snapshot.sources[rank]
+        header = snapshot.headers[rank]
         if sender == rank:
             content = self._arena.payload(slot, header.size)
         else:
@@ -148,21 +150,21 @@ class Snapshots:
                 dist.recv(buffer, sender, group=self._group, tag=_PAYLOAD)
             content = buffer.numpy().data
             if checksum(content) != header.checksum:
-                raise PeerLost(f"the snapshot of step {found.step} from rank {sender} arrived damaged")
+                raise PeerLost(f"the snapshot of step {snapshot.step} from rank {sender} arrived damaged")
         packing.unpack(content, self._parallel.module, self._parallel.stored_optimizer)
         with detect_peer_loss():
             for each in sent:
                 each.wait()
-        self._slots.protected = found.generation
+        self._slots.protected = snapshot.generation
 
     def start(self, step: int) -> None:
-        """Lays out the memory for the snapshots of this attempt, which begins after `step`. To be called after `restore`."""
+        """Lays out the memory for the snapshots of this attempt, which begins after `step`. Call it after `restore`."""
         self.between.start(step)
         slots = self._placement.slots
         stride = min(layout(each.memory, slots=slots) for each in self._places)
         if stride <= HEADER_BYTES:
             self.is_on = False
-            self._tell_that_it_does_not_fit(0)
+            self._report_too_small(0)
             return
         self._arena.format(slots=slots, stride=stride)
         if self._world.rank == 0 and self.copies < self._spec.copies:
@@ -199,13 +201,13 @@ class Snapshots:
             self._finish_copying()
         if parallel.updates_within_passes:
             self._world.gather("")
-        keeps = packed is not None and fits
+        is_stored = packed is not None and fits
         self._own_is_complete.clear()
         self._blocked += time.monotonic() - began
-        self._flight = self._thread.submit(self._deliver, header, slot if keeps else None, fits, self._copying, on_complete)
+        self._flight = self._thread.submit(self._deliver, header, slot if is_stored else None, fits, self._copying, on_complete)
 
     def before_update(self) -> None:
-        """Waits until the state of the last step is copied. To be called before it changes."""
+        """Waits until the state of the last step is copied. Call it before the state changes."""
         if self._copying is not None:
             began = time.monotonic()
             self._finish_copying()
@@ -223,12 +225,12 @@ class Snapshots:
             before = self.between.steps
             self.between.measure(flight.result())
             if self._world.rank == 0 and not before / 2 < self.between.steps < 2 * before:
-                self._events.say(f"snapshots in memory: every {self.between.steps} steps from now on, by what they cost")
+                self._events.say(f"snapshots in memory: every {self.between.steps} steps from now on, because of their cost")
         if self._failed:
             self.is_on = False
 
     def rescue(self, step: int, event: str | None, restore: Callable[[], object]) -> bool:
-        """Keeps the state after `step`, without the other ranks. Returns whether this rank has it in memory."""
+        """Stores the state after `step`, without the other ranks. Returns whether this rank has it in memory."""
         if not self.is_on or not self._parallel.layout.holds_whole_model:
             return False
         if self._flight is not None and not self._own_is_complete.wait(RESCUE_SECONDS / 2):
@@ -259,8 +261,8 @@ class Snapshots:
     def _deliver(
         self, header: Header, slot: int | None, fits: bool, copying: packing.Copying | None, on_complete: Callable[[int | None], object]
     ) -> list[Cost]:
-        """Completes the own snapshot, and exchanges copies. If it does not fit anywhere, all ranks turn snapshots off. Returns what it
-        cost each rank."""
+        """Completes the own snapshot, and exchanges copies. If it does not fit on some rank, all ranks turn snapshots off. Returns the cost
+        on each rank."""
         began, worked = time.monotonic(), self._processor_seconds()
         with detect_peer_loss():
             content = memoryview(b"")
@@ -272,30 +274,30 @@ class Snapshots:
                 self._arena.complete(slot, header)
             self._own_is_complete.set()
             messages = self._send(header if slot is not None else replace(header, size=0), content)
-            taken = 2 * header.size if slot is not None else 0
+            used_bytes = 2 * header.size if slot is not None else 0
             for stream, sender in enumerate(self._placement.received_by(self._world.rank), start=1):
-                taken += 2 * self._receive(sender, stream)
+                used_bytes += 2 * self._receive(sender, stream)
             for _, work in messages:
                 work.wait()
             is_beside = self._parallel.context.device.type == "cpu"  # other devices compute without the processors
             beside = self._processor_seconds() - worked if is_beside else 0.0
             blocked, self._blocked = self._blocked, 0.0
             cost = Cost(blocked, beside, time.monotonic() - began, self.between.step_seconds)
-            of_all = self._gathered([0 if fits else 1, taken, header.size, *astuple(cost)])
+            of_all = self._gathered([0 if fits else 1, used_bytes, header.size, *astuple(cost)])
         self._failed = any(failed for failed, *_ in of_all)
         if self._failed:
-            self._tell_that_it_does_not_fit(int(max(size for _, _, size, *_ in of_all)))
+            self._report_too_small(int(max(size for _, _, size, *_ in of_all)))
         else:
             self._slots.protected = generation_of(header)
-        on_complete(None if self._failed else int(sum(taken for _, taken, *_ in of_all)))
+        on_complete(None if self._failed else int(sum(used_bytes for _, used_bytes, *_ in of_all)))
         return [Cost(*numbers) for _, _, _, *numbers in of_all]
 
     def _processor_seconds(self) -> float:
-        """Those of this thread, and of the threads that send."""
+        """The processor seconds of this thread, and of the threads that send."""
         return time.thread_time() + sum(map(_seconds_of_thread, self._senders))
 
     def _send(self, header: Header, content: memoryview) -> list[tuple[torch.Tensor, Any]]:
-        """Returns what is being sent: Gloo needs the tensors until they have gone."""
+        """Begins to send. Returns the tensors and their messages, because Gloo needs the tensors until they are sent."""
         messages = []
         block = pack(header).ljust(HEADER_BYTES, b"\0")
         for receiver in self._placement.sent_by(self._world.rank):
@@ -325,7 +327,7 @@ class Snapshots:
         dist.all_gather(of_all, own, group=self._group)
         return [each.tolist() for each in of_all]
 
-    def _tell_that_it_does_not_fit(self, needed: int) -> None:
+    def _report_too_small(self, needed: int) -> None:
         if self._world.rank == 0:
             processes = max(sum(each.pod == place.pod for each in self._places) for place in self._places)
             message = too_small(self._spec.size_mib, needed=needed, slots=self._placement.slots, processes=processes)

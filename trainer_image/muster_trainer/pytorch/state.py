@@ -46,7 +46,7 @@ def snapshot(
     With `alone`, this rank writes the whole table. `initial_numbers` is the result of `numbers_of` for the new optimizer. Raises
     BadConfiguration if a value in the table cannot be stored.
     """
-    mine = held(model, optimizer, initial_numbers)
+    mine = local_table(model, optimizer, initial_numbers)
     mine = {box: tensor for box, tensor in mine.items() if box.nbytes or box.sizes == box.shape}  # a shard may be empty
     rank, world = (0, 1) if alone else (dist.get_rank(), dist.get_world_size())
     of_all: list[Any] = [list(mine)] * world
@@ -59,29 +59,29 @@ def snapshot(
     return tensor_table.part(directory, tensor_table.file_of(rank), own, tensor_files.bytes_on_host, copied=copied)
 
 
-def held(model: nn.Module, optimizer: torch.optim.Optimizer | None, initial_numbers: Groups) -> dict[Box, torch.Tensor]:
+def local_table(model: nn.Module, optimizer: torch.optim.Optimizer | None, initial_numbers: Groups) -> dict[Box, torch.Tensor]:
     """The boxes of the table that this rank holds, with their tensors. Raises BadConfiguration if a value cannot be stored."""
     table = _table(model, optimizer, initial_numbers)
     return {_box(name, tensor): local(tensor.detach()) for name, tensor in table.items()}
 
 
 @torch.no_grad()
-def restore(model: nn.Module, optimizer: torch.optim.Optimizer | None, held: Mapping[Box, torch.Tensor]) -> None:
-    """Sets this rank's part of the table to `held`, which is the result of the function `held` in a world of the same shape.
+def restore(model: nn.Module, optimizer: torch.optim.Optimizer | None, table: Mapping[Box, torch.Tensor]) -> None:
+    """Sets this rank's part of the table to `table`, which is the result of `local_table` in a world of the same shape.
 
     Raises ValueError if it does not fit.
     """
-    tensors, complete = room(model, optimizer, held)
+    tensors, complete = room(model, optimizer, table)
     for box, tensor in tensors.items():
-        tensor.copy_(held[box])
+        tensor.copy_(table[box])
     complete()
 
 
 def room(
     model: nn.Module, optimizer: torch.optim.Optimizer | None, boxes: Iterable[Box]
 ) -> tuple[dict[Box, torch.Tensor], Callable[[], None]]:
-    """The tensors to write a table with these boxes to, and what to call then. They are those of the model and of the optimizer, so nothing
-    is held twice. Raises ValueError if the table does not fit."""
+    """The tensors of the model and the optimizer for a table with these boxes, and a function to call when they are written. So no tensor
+    is in memory twice. Raises ValueError if the table does not fit."""
     own = model.state_dict()
     shapes = {name: tuple(tensor.shape) for name, tensor in own.items()}
     by_name = {box.name: box for box in boxes}

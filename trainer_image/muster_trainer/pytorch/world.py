@@ -1,4 +1,4 @@
-"""Joins the PyTorch world that the environment names, and tells a lost peer from a failure of the training code."""
+"""Joins the PyTorch world that the environment names, and distinguishes a lost peer from a failure of the training code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from muster_contract.errors import BadConfiguration, ConnectionLost, PeerLost, U
 from muster_trainer.host.waiting import BETWEEN_SECONDS, START_SECONDS, wait_for
 from muster_trainer.pytorch.compat import abort_nccl
 
-# Dead peers show at once. This bounds the wait for silent peers, and for slow ones that start or save.
+# A peer that ends is noticed at once. This limits the wait for a peer that does not answer, or is slow to start or save.
 TIMEOUT = timedelta(minutes=15)
 CONNECT_TRY = timedelta(seconds=1)
 FIRST_TURN = 0.002
@@ -27,7 +27,7 @@ TOGETHER_SECONDS = 10.0
 NAME_SECONDS = 60.0
 BACKENDS = {"NCCL": "nccl", "Gloo": "gloo"}
 
-_LOST = re.compile(
+_PEER_LOST = re.compile(
     r"gloo|nccl|connection (was )?(closed|reset|refused)|connectfullmesh|timed? ?out|broken pipe|tcpstore|socket|"
     r"wait timeout|store->|recvvalue|not connected",
     re.IGNORECASE,
@@ -41,7 +41,7 @@ _breaking = threading.Lock()
 
 
 def backend_of(communication: str) -> str:
-    """gloo or nccl. Raises BadConfiguration if the machine lacks what the job asks for."""
+    """gloo or nccl. Raises BadConfiguration if the machine does not have what `communication` names."""
     cuda = torch.cuda.is_available()
     if communication == "Auto":
         return "nccl" if cuda else "gloo"
@@ -53,8 +53,9 @@ def backend_of(communication: str) -> str:
 
 
 def join(backend: str, *, meanwhile: Callable[[], None] | None = None) -> dist.Store:
-    """Joins the world, and waits for all of its ranks. Returns the store that they share. Raises PeerLost if they do not come or the port
-    is taken. `meanwhile` is called again and again during the wait, and may raise to end it: PyTorch's own waits cannot be ended."""
+    """Joins the world, and waits for all of its ranks. Returns the store that they share. Raises PeerLost if one does not join in
+    time, or the port is in use. Calls `meanwhile` again and again during the wait. It may raise to end the wait, because the waits of
+    PyTorch cannot be ended."""
     os.environ.setdefault("USE_LIBUV", "0")  # Debian's torch is built without libuv
     _is_broken.clear()
     address = os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
@@ -90,7 +91,7 @@ def _store(rank: int, world: int, meanwhile: Callable[[], None] | None) -> dist.
     server of an earlier world. Otherwise a server may be shared, because RPC connects to it by itself."""
     if "MASTER_PORT" not in os.environ:
         raise ValueError("MASTER_PORT is not set")
-    # nobody waits for all ranks here, because `_meet` and the process group do
+    # TCPStore does not wait for all ranks, because `_meet` and the process group do
     options: dict[str, Any] = {"wait_for_workers": False, "use_libuv": os.environ["USE_LIBUV"] == "1", "multi_tenant": meanwhile is None}
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     if rank == 0 or meanwhile is None:
@@ -124,7 +125,7 @@ def _meet(store: dist.Store, world: int, meanwhile: Callable[[], None] | None) -
 def _numeric(name: str, meanwhile: Callable[[], None] | None) -> str:
     """An address of that name, or the name itself if it has none in time.
 
-    PyTorch asks for IPv6 addresses first. In a cluster without them a name server asks other servers, which may take seconds.
+    PyTorch looks up IPv6 addresses first. In a cluster without them, the name server passes the query on, which may take seconds.
     """
     limit = time.monotonic() + NAME_SECONDS
     while True:
@@ -195,16 +196,16 @@ def check_world() -> Iterator[None]:
         yield
     except Exception as error:
         if _is_broken.is_set() and not isinstance(error, PeerLost):
-            raise ConnectionLost(_lost("the world is broken")) from error
+            raise ConnectionLost(_with_rank("the world is broken")) from error
         raise
     if _is_broken.is_set():
-        raise ConnectionLost(_lost("the world is broken"))
+        raise ConnectionLost(_with_rank("the world is broken"))
 
 
 @contextmanager
 def detect_peer_loss() -> Iterator[None]:
-    """Raises PeerLost if a collective fails, or the world is broken. PyTorch may raise a plain RuntimeError, which only its text tells
-    apart. Raises BadConfiguration if NCCL refuses a GPU that two processes use."""
+    """Raises PeerLost if a collective fails, or the world is broken. PyTorch may raise a plain RuntimeError, whose text
+    decides. Raises BadConfiguration if NCCL refuses a GPU that two processes use."""
     with check_world():
         try:
             yield
@@ -214,10 +215,10 @@ def detect_peer_loss() -> Iterator[None]:
                 raise BadConfiguration(
                     "two processes use the same GPU, which NCCL refuses; give each process its own GPU, or write spec.communication: Gloo"
                 ) from error
-            if isinstance(error, dist.DistError) or (type(error) is RuntimeError and _LOST.search(text)):
-                raise ConnectionLost(_lost(text)) from error
+            if isinstance(error, dist.DistError) or (type(error) is RuntimeError and _PEER_LOST.search(text)):
+                raise ConnectionLost(_with_rank(text)) from error
             raise
 
 
-def _lost(text: str) -> str:
+def _with_rank(text: str) -> str:
     return f"rank {os.environ.get('RANK', '0')}: {text[:500]}"

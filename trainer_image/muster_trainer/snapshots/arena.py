@@ -61,7 +61,7 @@ class _Contents:
 
 
 @dataclass(frozen=True)
-class Held:
+class FilledSlot:
     """A slot with an intact header."""
 
     slot: int
@@ -95,18 +95,18 @@ class Arena:
 
     def format(self, *, slots: int, stride: int) -> None:
         """Sets the number of the slots, and the size of each (`stride`, in bytes). Snapshots stay if the layout is the same already."""
-        wanted = _Contents(stride, slots)
-        if self._contents != wanted:
+        contents = _Contents(stride, slots)
+        if self._contents != contents:
             for slot in range(self._contents.slots if self._contents else 0):
                 self.clear(slot)
-            self._contents = wanted
-            self._write(0, wanted)
+            self._contents = contents
+            self._write(0, contents)
 
-    def held(self) -> Iterator[Held]:
+    def filled_slots(self) -> Iterator[FilledSlot]:
         """All slots with intact headers."""
         for slot in range(self._contents.slots if self._contents else 0):
             if (header := self.header(slot)) is not None:
-                yield Held(slot, header)
+                yield FilledSlot(slot, header)
 
     def header(self, slot: int) -> Header | None:
         """The header of a slot; None if it is not intact."""

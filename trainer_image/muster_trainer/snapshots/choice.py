@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from muster_contract.trainer_spec import TrainerSpec
 from muster_contract.wire import encode
-from muster_trainer.snapshots.arena import Header, Held
+from muster_trainer.snapshots.arena import FilledSlot, Header
 
 Generation = tuple[int, int]
 """(attempt, step) of a snapshot. The newest attempt is preferred, even if an older one has a later step. If the newest attempt resumed from
@@ -17,7 +17,7 @@ an earlier step, its training differs from that of the older attempt."""
 
 
 @dataclass(frozen=True)
-class Found:
+class CompleteSnapshot:
     """A complete snapshot. For each rank, `sources` has the rank and the slot from which it gets its shard."""
 
     generation: Generation
@@ -33,23 +33,23 @@ def generation_of(header: Header) -> Generation:
     return header.attempt, header.step
 
 
-def choose(held: Sequence[Collection[Held]], shards: Sequence[str]) -> Found | None:
+def choose(slots: Sequence[Collection[FilledSlot]], shards: Sequence[str]) -> CompleteSnapshot | None:
     """The newest complete snapshot; None if there is none. A rank uses its own memory if its shard is there.
 
     Args:
-        held: the slots of each rank.
+        slots: the filled slots of each rank.
         shards: the shard that each rank needs.
     """
-    generations = {generation_of(each.header) for of_rank in held for each in of_rank}
+    generations = {generation_of(each.header) for of_rank in slots for each in of_rank}
     for generation in sorted(generations, reverse=True):
-        where: dict[str, dict[int, Held]] = {}
-        for rank, of_rank in enumerate(held):
+        where: dict[str, dict[int, FilledSlot]] = {}
+        for rank, of_rank in enumerate(slots):
             for each in of_rank:
                 if generation_of(each.header) == generation:
                     where.setdefault(each.header.shard, {}).setdefault(rank, each)
         if all(shard in where for shard in shards):
             sources = [_source(rank, where[shard]) for rank, shard in enumerate(shards)]
-            return Found(
+            return CompleteSnapshot(
                 generation,
                 tuple((rank, each.slot) for rank, each in sources),
                 tuple(each.header for _, each in sources),
@@ -57,7 +57,7 @@ def choose(held: Sequence[Collection[Held]], shards: Sequence[str]) -> Found | N
     return None
 
 
-def _source(rank: int, holders: dict[int, Held]) -> tuple[int, Held]:
+def _source(rank: int, holders: dict[int, FilledSlot]) -> tuple[int, FilledSlot]:
     if rank in holders:
         return rank, holders[rank]
     return min(holders.items(), key=lambda item: (item[0] - rank) % (max(holders) + rank + 1))
@@ -69,6 +69,6 @@ def identity_of(spec: TrainerSpec, world: int) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def newest_step(held: Sequence[Collection[Held]]) -> int:
+def newest_step(slots: Sequence[Collection[FilledSlot]]) -> int:
     """The newest step of which any rank has a part. 0 if there is none."""
-    return max((each.header.step for of_rank in held for each in of_rank), default=0)
+    return max((each.header.step for of_rank in slots for each in of_rank), default=0)

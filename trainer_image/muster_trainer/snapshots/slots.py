@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster_trainer.snapshots.arena import HEADER_BYTES, PAGE, Arena, Header, Held
+from muster_trainer.snapshots.arena import HEADER_BYTES, PAGE, Arena, FilledSlot, Header
 from muster_trainer.snapshots.choice import Generation, generation_of
 
 _MIB = 1 << 20
@@ -19,9 +19,9 @@ class Slots:
         self._job, self._attempt, self._identity = job, attempt, identity
         self.protected: Generation | None = None
 
-    def held(self) -> list[Held]:
+    def filled_slots(self) -> list[FilledSlot]:
         """The slots with snapshots of this job."""
-        return [each for each in self._arena.held() if self._is_own(each.header)]
+        return [each for each in self._arena.filled_slots() if self._is_own(each.header)]
 
     def generation(self, slot: int) -> Generation:
         """The generation of the snapshot in a slot. For a slot without a snapshot, it is older than any other."""

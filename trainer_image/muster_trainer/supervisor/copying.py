@@ -26,7 +26,7 @@ import muster_trainer
 
 _PACKAGES = ("config-*", "ensurepip", "idlelib", "lib2to3", "pydoc_data", "sqlite3", "test", "tkinter", "turtledemo")
 _EXTENSIONS = ("_crypt.*", "_curses*", "_dbm.*", "_gdbm.*", "_sqlite3.*", "_test*", "_tkinter.*", "nis.*", "readline.*", "xx*")
-_LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.a", "site-packages", "dist-packages", *_PACKAGES, *_EXTENSIONS)
+_EXCLUDED = shutil.ignore_patterns("__pycache__", "*.a", "site-packages", "dist-packages", *_PACKAGES, *_EXTENSIONS)
 """Files that are not copied, because no supervisor needs them and they need most of the libraries."""
 _LIBRARY = re.compile(r"^\s*(?:\S+ => )?(/\S+) \(0x[0-9a-f]+\)$", re.MULTILINE)
 
@@ -49,12 +49,12 @@ def copy(folder: Path) -> None:
     python = Path(sys.executable).resolve()
     library = folder / "lib"
     modules = library / f"python{sys.version_info.major}.{sys.version_info.minor}"
-    shutil.copytree(sysconfig.get_path("stdlib"), modules, ignore=_LEFT_OUT, ignore_dangling_symlinks=True)
+    shutil.copytree(sysconfig.get_path("stdlib"), modules, ignore=_EXCLUDED, ignore_dangling_symlinks=True)
     for package in (Path(muster_contract.__path__[0]), Path(muster_trainer.__path__[0])):
-        shutil.copytree(package, modules / package.name, ignore=_LEFT_OUT)
+        shutil.copytree(package, modules / package.name, ignore=_EXCLUDED)
     trainer = Path(muster_trainer.__path__[0])
     for source in (Path(muster_contract.__path__[0]), trainer, trainer.parent / "muster_training"):
-        shutil.copytree(source, folder / "programs" / source.name, ignore=_LEFT_OUT)
+        shutil.copytree(source, folder / "programs" / source.name, ignore=_EXCLUDED)
     (folder / "bin").mkdir()
     shutil.copy(python, folder / "bin" / "python")
     loader = _loader(python)

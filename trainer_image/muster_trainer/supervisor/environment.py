@@ -74,7 +74,7 @@ def _process_environment(shared: Mapping[str, str], framework: Framework, *, ran
     """The environment of one process: `shared`, its ranks, and the variables of the framework. Raises BadConfiguration."""
     env = {**shared, RANK: str(rank), LOCAL_RANK: str(local_rank)}
     for name, template in framework.process_environment.items():
-        missing = [found[1] for found in REFERENCE.finditer(template) if found[1] is not None and not env.get(found[1])]
+        missing = [reference[1] for reference in REFERENCE.finditer(template) if reference[1] is not None and not env.get(reference[1])]
         if missing:
             raise BadConfiguration(f"{missing[0]} is not set; {framework.name} needs it for {name}")
     return {**env, **{name: expanded(template, env) for name, template in framework.process_environment.items()}}

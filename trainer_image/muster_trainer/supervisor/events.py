@@ -53,9 +53,9 @@ class EventReader:
     def drain(self) -> list[Line]:
         """All lines that are in the pipe, even if another process holds its writing end. Lines that are written meanwhile may remain."""
         lines: list[Line] = []
-        left = MOST_DRAINED
-        while self.open and left > 0 and (chunk := self._take()) is not None:
-            left -= len(chunk)
+        remaining = MOST_DRAINED
+        while self.open and remaining > 0 and (chunk := self._take()) is not None:
+            remaining -= len(chunk)
             lines += self._split(chunk)
         return lines
 

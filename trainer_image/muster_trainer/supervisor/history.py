@@ -45,7 +45,7 @@ MOST_OTHERS = 256
 LONGEST_EVENT = 4096  # bytes; an event with the layers of a large pipeline may be longer
 FOLDER_SECONDS, STORE_SECONDS = 1.0, 10.0  # how long a replica waits for its history at its end, after the last report
 UPLOAD_SECONDS = 120.0
-LEFT_OUT = frozenset({Pace.event, PhaseEvent.event})
+EXCLUDED = frozenset({Pace.event, PhaseEvent.event})
 """Frequent events that no report shows."""
 
 
@@ -89,7 +89,7 @@ class AttemptRecord:
         """Adds lines that the processes have sent."""
         for line in lines:
             name = line.document["event"]
-            if name not in EVENT_NAMES or name in LEFT_OUT:
+            if name not in EVENT_NAMES or name in EXCLUDED:
                 continue
             origin = {"role": self._replica.role, "index": self._replica.index, "attempt": self._replica.attempt}
             encoded = json.dumps({**encode_event(line.event), **origin}).encode() + b"\n"

@@ -21,7 +21,7 @@ class Memories:
         self._descriptors: list[int] = []
         self._size = 0
 
-    def given(self, launches: list[Launch], spec: MemorySpec | None) -> list[Launch]:
+    def with_memory(self, launches: list[Launch], spec: MemorySpec | None) -> list[Launch]:
         """The launches with their memory. It is the memory of the previous attempt if its size is the same."""
         if spec is None:
             return launches

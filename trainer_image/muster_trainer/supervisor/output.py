@@ -53,8 +53,8 @@ class Output:
         self._all = Tail()
         self._selector = selectors.DefaultSelector()
         self._lock = threading.Lock()
-        """Held for a look at what the selector has, and for a read. A read never waits then, because nobody else reads the pipe."""
-        self._let_go: list[_Stream] = []
+        """Locked for a look-up in the selector and the read after it. Such a read never waits, because no other thread reads the pipe."""
+        self._released: list[_Stream] = []
         self._wake: tuple[int, int] | None = None
         """A pipe that ends the wait of the thread, as long as this runs."""
         self._thread = threading.Thread(target=self._pump, name="output", daemon=True)
@@ -75,12 +75,12 @@ class Output:
         self._selector.register(self._wake[0], selectors.EVENT_READ)
         self._thread.start()
 
-    def let_go(self, process: Process) -> None:
+    def release(self, process: Process) -> None:
         """Stops the copying of the output of a process that still runs, because the next attempt takes it over."""
         with self._lock:
             for source in (process.stdout, process.stderr):
                 with suppress(KeyError):  # it has closed the stream
-                    self._let_go.append(self._selector.unregister(source).data)
+                    self._released.append(self._selector.unregister(source).data)
             if self._wake:
                 os.write(self._wake[1], b"\n")
 
@@ -105,16 +105,16 @@ class Output:
                     stream.feed(chunk)
                 elif stream and chunk is not None:
                     stream.end()
-            self._end_let_go()
+            self._end_released()
         with self._lock:
             self._selector.close()
             for descriptor in self._wake or ():
                 os.close(descriptor)
             self._wake = None
-        self._end_let_go()
+        self._end_released()
 
     def _read(self, descriptor: int, stream: _Stream | None) -> bytes | None:
-        """What has come. Nothing at the end of the stream, which is closed then. None: another attempt reads it."""
+        """The content that has arrived. Empty at the end of the stream, which is closed then. None if another attempt reads the stream."""
         with self._lock:
             if descriptor not in self._selector.get_map():
                 return None
@@ -125,9 +125,9 @@ class Output:
                     stream.process.close(descriptor)
             return chunk
 
-    def _end_let_go(self) -> None:
+    def _end_released(self) -> None:
         with self._lock:
-            streams, self._let_go = self._let_go, []
+            streams, self._released = self._released, []
         for stream in streams:
             stream.end()
 

@@ -94,7 +94,7 @@ def read_tail(lines: Sequence[str], peer_lost: re.Pattern[str]) -> Reading:
     if not chains:
         printed = [line.strip() for line in own if _WORD.search(line)]
         matching = [line for line in printed if peer_lost.search(line)]
-        message = (matching or printed or [_silent(root_cause)])[-1]
+        message = (matching or printed or [_message_without_output(root_cause)])[-1]
         return Reading(_cut(message), peer_lost=bool(matching), lines=own, root_cause=root_cause)
     chain = _cause(causes, root_cause) if causes else chains[-1]
     raised = chain.raised[-1] if causes else _about_peers(chain, peer_lost)[-1]
@@ -111,7 +111,7 @@ def _cause(causes: list[Chain], root_cause: RootCause | None) -> Chain:
     return its[-1] if its else causes[0]
 
 
-def _silent(root_cause: RootCause | None) -> str:
+def _message_without_output(root_cause: RootCause | None) -> str:
     if root_cause is None:
         return ""
     return "" if root_cause.code < 0 else f"ended with exit code {root_cause.code}, and the end of its output shows no error"

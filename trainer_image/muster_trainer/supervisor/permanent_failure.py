@@ -15,7 +15,7 @@ START_SECONDS = 120.0
 """The longest time after its start in which a process may still import its modules and parse its arguments."""
 
 _MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
-_NOT_FOUND = "write a program on PATH, or the path of one"
+_WRITE_PATH = "write a program on PATH, or the path of one"
 _INSTALL = "install it in the image, or add its folder to PYTHONPATH"
 
 _Sentence = Callable[[re.Match[str]], str]
@@ -41,7 +41,7 @@ LAST_LINES: tuple[tuple[int, re.Pattern[str], _Sentence], ...] = (
     (
         127,
         re.compile(r"(?:\S+: )+(?:line \d+: )?['‘]?(.+?)['’]?: (?:(?:command )?not found|No such file or directory)"),
-        lambda match: f"the program '{match[1]}' is not found; {_NOT_FOUND}",
+        lambda match: f"the program '{match[1]}' is not found; {_WRITE_PATH}",
     ),
     (
         126,

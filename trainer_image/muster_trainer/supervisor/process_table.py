@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 STOPPED = "stopped"
-GONE = "gone"
+NO_PROCESS = "gone"
 _STATES = {
     "R": "running",
     "S": "sleeping",
@@ -25,8 +25,8 @@ _STATES = {
 def state(pid: int) -> str:
     """The state of a process in one word; `gone` if there is no such process."""
     if sys.platform == "linux":
-        return _STATES.get(_stat(Path(f"/proc/{pid}"))[1], GONE)
-    return _STATES.get(_listed().get(pid, (0, ""))[1], GONE)
+        return _STATES.get(_stat(Path(f"/proc/{pid}"))[1], NO_PROCESS)
+    return _STATES.get(_listed().get(pid, (0, ""))[1], NO_PROCESS)
 
 
 def descendants(pid: int) -> list[int]:

@@ -27,9 +27,11 @@ _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 @dataclass
 class Process:
-    """A started process. `wait_status` is as waitpid gives it, None while it runs; `stdout`, `stderr` and `events`
-    are the reading ends of its pipes; `orders` is the writing end of the pipe from which it reads the next world, if it can wait for
-    one. `waiting`: it does so. It leads a session and process group of its own, numbered `pid`."""
+    """A started process, which leads a session and process group of its own with the number `pid`.
+
+    `stdout`, `stderr` and `events` are the reading ends of its pipes. `orders` is the writing end of the pipe of its orders, if it can wait
+    for the next world. `waiting` is True if it waits for that. `wait_status` is the status of waitpid, and None while the process runs.
+    """
 
     rank: int
     pid: int
@@ -40,7 +42,7 @@ class Process:
     wait_status: int | None = None
     waiting: bool = False
     closed: set[int] = field(default_factory=set)
-    """Those of its descriptors that are closed."""
+    """The descriptors that are closed."""
 
     def close(self, *descriptors: int | None) -> None:
         """Closes descriptors of this process, each once."""
@@ -55,20 +57,20 @@ class Process:
 
     @property
     def exit_code(self) -> int | None:
-        """The code it ended with; None while it runs and where a signal ended it."""
+        """The exit code. None while the process runs, and if a signal ended it."""
         return None if self.wait_status is None or self.killed_by else os.waitstatus_to_exitcode(self.wait_status)
 
     @property
     def killed_by(self) -> int | None:
-        """The signal that ended it, if one did."""
+        """The signal that ended the process, if any."""
         if self.wait_status is None or not os.WIFSIGNALED(self.wait_status):
             return None
         return os.WTERMSIG(self.wait_status)
 
     def send(self, number: signal.Signals) -> None:
-        """Signal the process alone: it knows best what its helpers, such as data loaders, must do."""
+        """Sends a signal to the process alone, because it ends its own helpers, such as data loaders."""
         if self.running:
-            _ignoring_gone(os.kill, self.pid, number)
+            _signal_if_running(os.kill, self.pid, number)
 
     def handles(self, number: signal.Signals) -> bool:
         """Whether the process has a handler for the signal. Without one, the signal may end it."""
@@ -80,11 +82,11 @@ class Process:
 
     def kill_group(self) -> None:
         if self.running:
-            _ignoring_gone(os.killpg, self.pid, signal.SIGKILL)
+            _signal_if_running(os.killpg, self.pid, signal.SIGKILL)
 
 
 def oom_kills() -> int:
-    """How many processes of this container the kernel has ended for want of memory; 0 where it does not say (cgroup v2, then v1)."""
+    """The number of processes of this container that the kernel has ended for lack of memory (cgroup v2 or v1). 0 if it cannot be read."""
     for file in ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"):
         with suppress(OSError, ValueError):
             for line in Path(file).read_text().splitlines():
@@ -95,15 +97,15 @@ def oom_kills() -> int:
 
 
 def become_subreaper() -> None:
-    """Have orphans among our descendants given to us and not to init. Linux only; elsewhere nothing happens."""
+    """Makes this process, and not init, the parent of orphans among its descendants. Does nothing on systems other than Linux."""
     if _libc is not None:
         _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def start(launch: Launch, *, takes_orders: bool = False) -> Process:
-    """Start one process. What runs between fork and exec takes no lock that a thread of ours could hold.
+    """Starts one process. The code between fork and exec takes no lock that another thread could hold.
 
-    Raises BadConfiguration where the program cannot be executed, UserError where the machine has no room for it.
+    Raises BadConfiguration if the program cannot be executed, and UserError if the machine has too little memory or too many processes.
     """
     events, events_of_child = os.pipe()
     orders_of_child, orders = os.pipe() if takes_orders else (None, None)
@@ -135,12 +137,12 @@ def start(launch: Launch, *, takes_orders: bool = False) -> Process:
     process = Process(launch.rank, popen.pid, os.dup(popen.stdout.fileno()), os.dup(popen.stderr.fileno()), events, orders)
     popen.stdout.close()
     popen.stderr.close()
-    popen.returncode = 0  # reap() waits for it; without a code Popen's finalizer would wait as well
+    popen.returncode = 0  # reap() waits for the process, and without a code the finalizer of Popen would wait too
     return process
 
 
 def die_with_parent(supervisor: int) -> Callable[[], None] | None:
-    """What a child does between fork and exec, so that the kernel ends it with the supervisor; None where the kernel cannot."""
+    """A function for a child to run between fork and exec, so that the kernel ends it with the supervisor. None if the kernel cannot."""
     return None if _libc is None else partial(die_with, supervisor)
 
 
@@ -162,13 +164,13 @@ def reap(processes: list[Process]) -> list[Process]:
 
 def signal_descendants(number: int, *, spare: Collection[int] = ()) -> int:
     """Signals all descendants of this process except those in `spare` (0: only counts them). Returns how many there were."""
-    left = [pid for pid in descendants(os.getpid()) if pid not in spare]
-    for pid in left:
-        _ignoring_gone(os.kill, pid, number)
-    return len(left)
+    pids = [pid for pid in descendants(os.getpid()) if pid not in spare]
+    for pid in pids:
+        _signal_if_running(os.kill, pid, number)
+    return len(pids)
 
 
-def _ignoring_gone(send: Callable[[int, int], None], pid: int, number: int) -> None:
+def _signal_if_running(send: Callable[[int, int], None], pid: int, number: int) -> None:
     try:
         send(pid, number)
     except (ProcessLookupError, PermissionError):

@@ -1,4 +1,4 @@
-"""The life of a replica, from its environment to its last words. Read `Replica.run` from top to bottom."""
+"""Runs a replica, from its environment to its last words. Read `Replica.run` from top to bottom."""
 
 from __future__ import annotations
 
@@ -49,9 +49,10 @@ DESCENDANT_DEADLINE = 5.0  # seconds after SIGKILL until a process that is stuck
 TAIL_SECONDS = 0.2  # how long an ended process's output may take to arrive, before its end is judged for now
 OUTPUT_SECONDS = 2.0
 REPORT_SECONDS = 2.0
-SHORTEST_HOLD, LONGEST_HOLD = 3.0, 10.0  # seconds that a world which hangs is left as it is, until every supervisor has taken its stacks
+# Seconds before a world that hangs is ended, so that every supervisor can take the stacks of its processes.
+SHORTEST_HOLD, LONGEST_HOLD = 3.0, 10.0
 IDLE_SECONDS = 2.0
-LONGEST_TURN = 1.0  # seconds; no wake-up is ever missed for longer
+LONGEST_TURN = 1.0  # seconds; the longest wait for an event, in case a wake-up is missed
 BEFORE_STEPS = (Activity.STARTING, Activity.RESTORING)  # activities of the bundled trainer in which no step is done
 PROGRESSING = {each.event for each in (Step, Commit, Evaluation, Pace)}  # events of processes that make progress
 
@@ -89,10 +90,10 @@ def supervise(environ: Mapping[str, str], inbox: SignalInbox) -> int:
 
 
 def _stand_by(environ: Mapping[str, str], replica: ReplicaEnvironment, starter: Starter) -> tuple[LastWords, Report]:
-    """Imports the framework, so that a world which takes the replica in need not wait for that."""
+    """Imports the framework, so that the replica can join a world sooner."""
     with suppress(TrainerError):  # it is raised again when the processes start
         starter.warm_up(environ, bundled=_is_bundled(replica.trainer_spec))
-    return last_words(ExitCode.PREEMPTED, "no world took in this stand-by replica", None), report_of(replica)
+    return last_words(ExitCode.PREEMPTED, "this stand-by replica has joined no world", None), report_of(replica)
 
 
 def _is_bundled(spec: TrainerSpec) -> bool:
@@ -117,7 +118,7 @@ def _live(
         with closing(listener) if listener else nullcontext():
             if listener:
                 environ = {**with_library(environ), **listener.variables, **_status_variables(environ, replica, listener)}
-            launches = memories.given(plan(environ, replica, spec), spec.memory)
+            launches = memories.with_memory(plan(environ, replica, spec), spec.memory)
             if not _is_bundled(spec):
                 launches = _with_trackers(launches, replica)
             life = Replica(
@@ -140,14 +141,14 @@ def _live(
 
 
 def _with_trackers(launches: list[Launch], replica: ReplicaEnvironment) -> list[Launch]:
-    """The processes with the variables of experiment trackers. Those that the user has set stay."""
-    found = mlflow_run(replica, launches[0].env, say)
+    """Adds the variables of experiment trackers to the processes. Variables that the user has set do not change."""
+    run_variables = mlflow_run(replica, launches[0].env, say)
     tracked = [replace(launch, env={**tracker_variables(replica, launch.rank, launch.env), **launch.env}) for launch in launches]
-    return [replace(tracked[0], env={**tracked[0].env, **found}), *tracked[1:]]
+    return [replace(tracked[0], env={**tracked[0].env, **run_variables}), *tracked[1:]]
 
 
 def _listener(replica: ReplicaEnvironment) -> Listener | None:
-    """Where programs of the user send events. They also run without it."""
+    """The listener for events of the user's programs. None if there is no port for it; the programs run all the same."""
     try:
         return Listener(replica.index if replica.first_rank is None else replica.first_rank)
     except OSError as error:
@@ -156,7 +157,7 @@ def _listener(replica: ReplicaEnvironment) -> Listener | None:
 
 
 def _status_variables(environ: Mapping[str, str], replica: ReplicaEnvironment, listener: Listener) -> dict[str, str]:
-    """Where programs of the user may post their status. They also run without it."""
+    """The variables by which the user's programs can post their status. Empty if the token cannot be written."""
     try:
         return status_variables(environ, url=listener.status_url, token=listener.token, folder=replica.state_dir)
     except OSError as error:
@@ -181,7 +182,7 @@ def _write(words: LastWords, environ: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True)
 class Ended:
-    """A process that ended at `time` (Unix seconds), `seconds` after its start. `requested`: it had been asked to end."""
+    """A process that ended at `time` (Unix seconds), `seconds` after its start. `requested`: the supervisor had asked it to end."""
 
     process: Process
     requested: bool
@@ -191,7 +192,7 @@ class Ended:
 
 @dataclass
 class Ending:
-    """When the processes that still run are asked to end and when they are killed; monotonic seconds."""
+    """The times at which the remaining processes get SIGTERM and SIGKILL, in monotonic seconds."""
 
     term_at: float = math.inf
     kill_at: float = math.inf
@@ -199,7 +200,7 @@ class Ending:
     killed: bool = False
 
     def by(self, term_at: float, kill_at: float) -> None:
-        """Bring both forward; nothing that was decided before is put off."""
+        """Sets both times, unless they are earlier already."""
         self.term_at = min(self.term_at, term_at)
         self.kill_at = min(self.kill_at, kill_at)
 
@@ -246,9 +247,9 @@ class Replica:
         self._output = Output()
         self._ends: list[Ended] = []
         self._ending = Ending()
-        self._stops_seen = 0
+        self._stops_handled = 0
         self._stacks: tuple[Stack, ...] = ()
-        self._held_until = 0.0
+        self._earliest_end = 0.0
         self._is_broken = False
         self._started = self._moved = time.monotonic()
         self._selector = selectors.DefaultSelector()
@@ -265,7 +266,7 @@ class Replica:
                 self._handle_ends(ended)
                 self._handle_losses()
                 self._carry_out_ending()
-            self._leave_survivors()
+            self._release_survivors()
         finally:
             self._clear_descendants()
         self._drain_events()
@@ -299,9 +300,9 @@ class Replica:
         if self._listener:
             self._selector.register(self._listener, selectors.EVENT_READ)
         self._publish()
-        survivors = self._survivors.taken(self._launches)
+        survivors = self._survivors.hand_over(self._launches)
         new = self._starter.start([each for each in self._launches if each.rank not in survivors], bundled=_is_bundled(self._spec))
-        for process in chain(survivors.values(), new):  # one that cannot be started ends those before it
+        for process in chain(survivors.values(), new):  # if one cannot be started, the earlier ones are ended
             self._processes.append(process)
             reader = EventReader(process.events, process.rank)
             self._readers.append(reader)
@@ -315,7 +316,7 @@ class Replica:
             if isinstance(key.fileobj, EventReader):
                 self._record(key.fileobj.read(), key.fileobj)
                 if not key.fileobj.open:
-                    self._forget(key.fileobj)
+                    self._remove_reader(key.fileobj)
             elif isinstance(key.fileobj, Listener):
                 self._accept()
             else:
@@ -326,7 +327,7 @@ class Replica:
         ended = [Ended(process, requested, time.time(), lived) for process in reap(self._processes)]
         self._ends += ended
         if ended:
-            self._drain_events()  # what an end means depends on what the process has sent before
+            self._drain_events()  # the meaning of an end depends on the events before it
         self._publish()
         return ended
 
@@ -337,9 +338,9 @@ class Replica:
     def _close_overdue(self) -> None:
         for connection in list(self._listener.connections) if self._listener else ():
             if connection.is_overdue:
-                self._forget(connection)
+                self._remove_reader(connection)
 
-    def _forget(self, reader: EventReader) -> None:
+    def _remove_reader(self, reader: EventReader) -> None:
         self._selector.unregister(reader)
         if self._listener and isinstance(reader, Connection):
             self._listener.remove(reader)
@@ -353,7 +354,7 @@ class Replica:
                     self._listener.posts.superseded = True
             if isinstance(line.event, Waiting) and _is_bundled(self._spec):
                 self._process_of(reader.rank).waiting = True
-            self._commit_reasons |= commit_reasons(line.event, stop_requested=self._stops_seen > 0)
+            self._commit_reasons |= commit_reasons(line.event, stop_requested=self._stops_handled > 0)
         self._record_of_attempt.add(lines)
         if lines and (problem := self._log.append(lines)):
             self._notice(NoticeReason.EVENTS_LOST, problem)
@@ -364,12 +365,12 @@ class Replica:
     def _process_of(self, rank: int) -> Process:
         return next(process for process in self._processes if process.rank == rank)
 
-    def _leave_survivors(self) -> None:
-        """Processes that wait for the next attempt go on, and count as ended here."""
+    def _release_survivors(self) -> None:
+        """Passes the processes that wait for the next attempt to `Survivors`. In this attempt, they count as ended."""
         launches = {launch.rank: launch for launch in self._launches}
         for process in self._processes:
             if process.running and process.waiting:
-                self._output.let_go(process)
+                self._output.release(process)
                 self._survivors.add(process, launches[process.rank])
 
     def _close(self) -> None:
@@ -381,14 +382,15 @@ class Replica:
         self._log.close()
 
     def _break_world(self) -> float:
-        """Makes processes that can save, or wait for the next attempt, leave a world that has lost a member. Returns the seconds that they
-        get to report that they wait."""
+        """Orders processes that can save or wait for the next attempt to leave a world that has lost a member. Returns the seconds in
+        which they may report that they wait."""
         if self._state.rescues:
             self._order_to_leave()
         return LEAVE_SECONDS if self._state.waits else 0.0
 
     def _order_to_leave(self) -> None:
-        """A collective that waits for a peer on a lost node fails then, because such a peer closes no connection."""
+        """Orders the processes to leave the world. This ends a collective that waits for a peer on a lost node, which closes no
+        connection."""
         if not self._is_broken:
             self._is_broken = True
             for process in self._processes:
@@ -405,23 +407,23 @@ class Replica:
 
     def _handle_stop_requests(self) -> None:
         """The first request to stop gives the processes their grace period. A second one ends it."""
-        if self._inbox.stops == self._stops_seen:
+        if self._inbox.stops == self._stops_handled:
             return
         now = time.monotonic()
-        if self._stops_seen == 0:
+        if self._stops_handled == 0:
             self._ending.by(now, now + self._spec.grace_seconds)
-        self._stops_seen = self._inbox.stops
-        if self._stops_seen > 1:
+        self._stops_handled = self._inbox.stops
+        if self._stops_handled > 1:
             self._ending.by(now, now)
 
     def _handle_reply(self) -> None:
         """Ends the processes when a newer attempt counts or none follows. They may save within the grace period."""
         reply = self._reporter.reply
         if reply is not None and (reply.end or reply.attempt > self._replica.attempt):
-            if reply.dump and not self._held_until:
+            if reply.dump and not self._earliest_end:
                 self._dump()
-            now = max(time.monotonic(), self._held_until)
-            is_joining = self._state.waits and self._state.phase in BEFORE_STEPS  # survivors, who hold the steps of the attempt before
+            now = max(time.monotonic(), self._earliest_end)
+            is_joining = self._state.waits and self._state.phase in BEFORE_STEPS  # survivors, with the state of the previous attempt
             rescue = 0.0 if reply.dump and not is_joining else self._rescue_seconds
             if not (reply.end or reply.dump or reply.grace_seconds):
                 now += self._break_world()
@@ -435,13 +437,13 @@ class Replica:
         return RESCUE_SECONDS if self._state.rescues else 0.0
 
     def _dump(self) -> None:
-        """Reports the stacks of the processes and leaves these as they are for a while. A process that ends takes its peers along, and
-        their supervisors may not have taken their stacks yet."""
+        """Reports the stacks of the processes, and delays their end. If a process ends, its peers end too, and their supervisors may not
+        have taken their stacks yet."""
         say(f"attempt {self._replica.attempt} hangs: these are the stacks of its processes")
         self._stacks = stacks.take(
             self._processes, self._output, attempt=self._replica.attempt, modules=self._spec.strategy.framework.modules
         )
-        self._held_until = time.monotonic() + min(max(SHORTEST_HOLD, 1.5 * self._reporter.interval), LONGEST_HOLD)
+        self._earliest_end = time.monotonic() + min(max(SHORTEST_HOLD, 1.5 * self._reporter.interval), LONGEST_HOLD)
 
     def _handle_ends(self, ended: list[Ended]) -> None:
         """Ends the siblings of a process that has failed, or whose world was asked to stop."""
@@ -480,25 +482,25 @@ class Replica:
     def _to_end(self) -> list[Process]:
         """The processes that end with this attempt. Those that wait for the next one end only if there is none."""
         reply = self._reporter.reply
-        is_last = self._stops_seen > 0 or (reply is not None and reply.end)
+        is_last = self._stops_handled > 0 or (reply is not None and reply.end)
         return [process for process in self._processes if is_last or not process.waiting]
 
     def _clear_descendants(self) -> None:
-        """Ends what the processes left behind. This may include the training of a shell that SIGTERM has ended. So after a request to
-        stop, it gets the rest of the grace period."""
+        """Ends the remaining descendants. They may include the training of a shell that SIGTERM has ended. So after a request to stop, they
+        get the rest of the grace period."""
         now = time.monotonic()
-        term_until = max(now + DESCENDANT_GRACE, self._ending.kill_at if self._stops_seen == 1 else 0.0)
+        term_until = max(now + DESCENDANT_GRACE, self._ending.kill_at if self._stops_handled == 1 else 0.0)
         kill_until = term_until + DESCENDANT_DEADLINE
         self._turn(0)
-        left = signal_descendants(signal.SIGTERM, spare=self._spare)
-        while left and time.monotonic() < kill_until:
+        remaining = signal_descendants(signal.SIGTERM, spare=self._spare)
+        while remaining and time.monotonic() < kill_until:
             self._turn(0.05)
-            if self._inbox.stops > max(1, self._stops_seen):
+            if self._inbox.stops > max(1, self._stops_handled):
                 term_until = 0.0
             kill = time.monotonic() >= term_until
-            left = signal_descendants(signal.SIGKILL if kill else 0, spare=self._spare)
-        if left:
-            self._notice(NoticeReason.PROCESSES_REMAIN, f"{left} processes cannot be ended, not even by SIGKILL")
+            remaining = signal_descendants(signal.SIGKILL if kill else 0, spare=self._spare)
+        if remaining:
+            self._notice(NoticeReason.PROCESSES_REMAIN, f"{remaining} processes cannot be ended, not even by SIGKILL")
 
     @property
     def _spare(self) -> frozenset[int]:
@@ -525,7 +527,7 @@ class Replica:
         )
 
     def _ends_of_survivors(self) -> list[End]:
-        """Of processes that have lost their peers, and wait for the next attempt."""
+        """The ends of processes that have lost their peers, and wait for the next attempt."""
         return [
             End(
                 rank=process.rank,
@@ -543,17 +545,17 @@ class Replica:
         ]
 
     def _is_starting(self, ended: Ended) -> bool:
-        """Whether the user's own program had reported no step and no commit when it ended. Later attempts do not count: it may have run
-        before, perhaps on another node."""
-        silent = self._moved == self._started
-        return self._replica.attempt == 0 and silent and ended.seconds < START_SECONDS and not _is_bundled(self._spec)
+        """Whether the user's own program had reported no step and no commit when it ended. False in later attempts, because the program may
+        have run before, perhaps on another node."""
+        no_progress = self._moved == self._started
+        return self._replica.attempt == 0 and no_progress and ended.seconds < START_SECONDS and not _is_bundled(self._spec)
 
     def _last_words(self) -> LastWords:
         ends = [self._end(ended) for ended in self._ends] + self._ends_of_survivors()
         outcome = judge(
             ends,
             # The world stops because another replica was asked to. The bundled trainer also shows that by its exit code.
-            stop_requested=self._stops_seen > 0 or self._state.phase == Activity.STOPPING,
+            stop_requested=self._stops_handled > 0 or self._state.phase == Activity.STOPPING,
             overdue=self._ending.killed,
             own_program=self._spec.script is not None or self._spec.command is not None,
             commits=frozenset(self._commit_reasons),
@@ -576,11 +578,11 @@ class Replica:
     def _was_ended_with_job(self, outcome: Outcome) -> bool:
         """Whether processes that had not failed were ended because the job, or its last attempt, is over."""
         reply = self._reporter.reply
-        requested = self._stops_seen == 0 and any(ended.requested for ended in self._ends)
+        requested = self._stops_handled == 0 and any(ended.requested for ended in self._ends)
         return reply is not None and reply.end and requested and outcome.code in (ExitCode.COMPLETED, *STOPPED)
 
     def _outcome_with_job(self) -> Outcome:
-        """The outcome of a replica whose processes were ended. Where the job has failed, it has not completed."""
+        """The outcome of a replica whose processes were ended. If the job has failed, the replica has not completed."""
         reply = self._reporter.reply
         if reply is not None and reply.succeeded:
             return Outcome(ExitCode.COMPLETED, "ended because the job has succeeded", None)

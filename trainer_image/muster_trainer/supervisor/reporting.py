@@ -22,7 +22,7 @@ from muster_contract.wire import encode, parse
 LEAST_GAP = 0.02  # the least seconds between two reports
 FIRST_INTERVAL = 1.0  # the interval in seconds before the first reply, which sets it
 TIMEOUT = 2.0  # seconds for one report
-HOLD = 10  # the most seconds for which the operator may delay the reply to a replica that waits for its next world
+LONGEST_DELAY = 10  # the most seconds for which the operator may delay the reply to a replica that waits for its next world
 OK = 200
 TOO_MANY = 429
 REFUSALS = (400, 413)
@@ -72,7 +72,7 @@ class Reporter:
         """Seconds between two reports without a change."""
         self._failing = False
         self._refused = False
-        self._held: socket.socket | None = None
+        self._delayed: socket.socket | None = None
         self._interrupted = False
         self._thread = threading.Thread(target=self._run, name="reports", daemon=True)
 
@@ -106,12 +106,12 @@ class Reporter:
 
     def _interrupt(self) -> None:
         """Ends a request whose reply the operator delays."""
-        if self._held is None:
+        if self._delayed is None:
             return
         self._interrupted = True
         with suppress(OSError):
-            socket.socket.shutdown(self._held, socket.SHUT_RDWR)  # not that of SSLSocket, because the thread still uses the TLS object
-        self._held = None
+            socket.socket.shutdown(self._delayed, socket.SHUT_RDWR)  # not that of SSLSocket, because the thread still uses the TLS object
+        self._delayed = None
 
     def _run(self) -> None:
         due = 0.0
@@ -155,7 +155,7 @@ class Reporter:
         """Posts a report and returns the reply. If the operator refuses the report, posts it again with the essentials only, because the
         operator must get the end of a program even if the program's figures or messages are invalid."""
         try:
-            return self._exchange(_encoded(report), may_hold=report.waiting and self.reply is not None and not self._final)
+            return self._exchange(_encoded(report), may_delay=report.waiting and self.reply is not None and not self._final)
         except _RefusedError as error:
             if not self._refused:
                 self._say(f"a report is refused ({error}); such reports are sent without their figures and messages")
@@ -173,26 +173,26 @@ class Reporter:
             return HTTPConnection(where.hostname, where.port, timeout=TIMEOUT)
         return HTTPSConnection(where.hostname, where.port, timeout=TIMEOUT, context=ssl.create_default_context(cadata=authority))
 
-    def _exchange(self, body: bytes, *, may_hold: bool = False) -> Reply:
+    def _exchange(self, body: bytes, *, may_delay: bool = False) -> Reply:
         was_open = self._connection.sock is not None
         try:
-            return self._request(body, may_hold=may_hold)
+            return self._request(body, may_delay=may_delay)
         except (OSError, HTTPException, ValueError) as error:
             self._connection.close()
             if not was_open or isinstance(error, ValueError):
                 raise
-        return self._request(body, may_hold=may_hold)  # tries again, because another operator may have become the leader
+        return self._request(body, may_delay=may_delay)  # tries again, because another operator may have become the leader
 
-    def _request(self, body: bytes, *, may_hold: bool) -> Reply:
+    def _request(self, body: bytes, *, may_delay: bool) -> Reply:
         headers = {"Content-Type": "application/json"}
-        if may_hold:
-            headers["Prefer"] = f"wait={HOLD}"
+        if may_delay:
+            headers["Prefer"] = f"wait={LONGEST_DELAY}"
         if self._replica.token_file is not None:
             token = self._replica.token_file.read_text().strip()  # read each time, because the kubelet renews the token in the file
             headers["Authorization"] = f"Bearer {token}"
         path = urlsplit(str(self._replica.coordinator)).path.rstrip("/")
         self._connection.request("POST", f"{path}/v1/report", body=body, headers=headers)
-        with self._held_reply() if may_hold else nullcontext(), self._connection.getresponse() as response:
+        with self._delayed_reply() if may_delay else nullcontext(), self._connection.getresponse() as response:
             content = response.read(MAX_REPLY)
             if response.status == TOO_MANY:
                 raise _TooManyError(_retry_seconds(response.getheader("Retry-After")))
@@ -202,14 +202,14 @@ class Reporter:
             return parse(Reply, content, "the reply")
 
     @contextmanager
-    def _held_reply(self) -> Iterator[None]:
+    def _delayed_reply(self) -> Iterator[None]:
         """Allows a delayed reply in the block. Raises _InterruptedError if a new report ends the wait."""
         connection = self._connection.sock
         assert connection is not None
         with self._update:
             self._interrupted = self._changed or self._final
-            self._held = None if self._interrupted else connection
-        connection.settimeout(HOLD + TIMEOUT)
+            self._delayed = None if self._interrupted else connection
+        connection.settimeout(LONGEST_DELAY + TIMEOUT)
         try:
             if self._interrupted:
                 raise ConnectionAbortedError
@@ -221,7 +221,7 @@ class Reporter:
             raise
         finally:
             with self._update:
-                self._held = None
+                self._delayed = None
             with suppress(OSError):  # the operator may have closed the connection after its reply
                 connection.settimeout(TIMEOUT)
 

@@ -32,17 +32,17 @@ _WRAPPERS = ("wrapper", "inner_func", "_call_impl", "_wrapped_call_impl", "error
 def take(processes: list[Process], output: Output, *, attempt: int, modules: Sequence[str]) -> tuple[Stack, ...]:
     """Makes all processes write their stacks to the log. Returns the stack of each running process. `modules` are those of the
     framework."""
-    found = [(process, *_state(process.pid)) for process in processes if process.running]
-    for process, state, _ in found:
+    running = [(process, *_state(process.pid)) for process in processes if process.running]
+    for process, state, _ in running:
         if process.handles(DUMP):
             process.send(DUMP)
             if state == process_table.STOPPED:
                 process.send(signal.SIGCONT)  # the process handles DUMP when it continues
-    _await([process.rank for process, _, _ in found], output)
-    for process, state, _ in found:
+    _await([process.rank for process, _, _ in running], output)
+    for process, state, _ in running:
         if state == process_table.STOPPED:
             process.send(signal.SIGSTOP)
-    return tuple(_stack(process.rank, state, channel, output, attempt=attempt, modules=modules) for process, state, channel in found)
+    return tuple(_stack(process.rank, state, channel, output, attempt=attempt, modules=modules) for process, state, channel in running)
 
 
 def _stack(rank: int, state: str, channel: str, output: Output, *, attempt: int, modules: Sequence[str]) -> Stack:
@@ -66,12 +66,12 @@ def main_thread(lines: list[str]) -> list[tuple[str, str, str]]:
 
 def _await(ranks: list[int], output: Output) -> None:
     """Waits until no more lines arrive."""
-    seen: list[list[str]] = []
+    previous: list[list[str]] = []
     until, since = time.monotonic() + MOST_SECONDS, time.monotonic()
     while time.monotonic() < min(until, since + QUIET_SECONDS):
         time.sleep(0.02)
-        if (lines := [output.tail(rank) for rank in ranks]) != seen:
-            seen, since = lines, time.monotonic()
+        if (lines := [output.tail(rank) for rank in ranks]) != previous:
+            previous, since = lines, time.monotonic()
 
 
 def is_stopped(pid: int) -> bool:

@@ -127,7 +127,7 @@ class StatusPosts:
     """Converts the posts of one attempt to events of the contract."""
 
     def __init__(self) -> None:
-        self.taken = False
+        self.has_posts = False
         """Whether any post has arrived."""
         self.superseded = False
         """Whether the program also sends events itself. Posts are then ignored, because events have more information."""
@@ -141,11 +141,11 @@ class StatusPosts:
     def is_only_source(self) -> bool:
         """Whether posts are the only reports of progress. The time between two posts may be long, so a missing post does not mean a
         hang."""
-        return self.taken and not self.superseded
+        return self.has_posts and not self.superseded
 
     def lines(self, status: Mapping[str, Any], now: float) -> bytes:
         """The events of a post, as lines that a program would send. `now` is the time of the post in monotonic seconds."""
-        self.taken = True
+        self.has_posts = True
         if self.superseded:
             return b""
         documents = (encode_event(event) for event in self._events(status, now))
@@ -164,8 +164,9 @@ class StatusPosts:
         if not step:
             return [PhaseEvent(phase=Activity.TRAINING)]
         text = None if loss is None else str(loss)
-        left = self._remaining(step, status.get("estimatedRemainingSeconds"), now)
-        events: list[Event] = [Step(step=step, total_steps=self._total, epoch=_whole(epoch, cut=True), loss=text, remaining_seconds=left)]
+        remaining = self._remaining(step, status.get("estimatedRemainingSeconds"), now)
+        whole_epoch = _whole(epoch, cut=True)
+        events: list[Event] = [Step(step=step, total_steps=self._total, epoch=whole_epoch, loss=text, remaining_seconds=remaining)]
         others = {name: value for name, value in figures.items() if name not in OWN_METRICS and math.isfinite(value)}
         if others:
             events.append(Evaluation(step=step, metrics=dict(list(others.items())[:MAX_ENTRIES])))

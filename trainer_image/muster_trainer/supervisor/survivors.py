@@ -15,9 +15,9 @@ from muster_trainer.supervisor.process_table import descendants
 from muster_trainer.supervisor.processes import Process, reap
 
 LEAVING_SECONDS = 2 * RESCUE_SECONDS
-"""For a process without a next world: it saves what it holds, and ends."""
+"""The time in which a process without a next world saves its state and ends."""
 KILLED_SECONDS = 5.0
-"""After SIGKILL, until a process that is stuck in the kernel is left alone."""
+"""The longest wait after SIGKILL for a process that is stuck in the kernel."""
 _TURN = 0.02
 MOVING = frozenset(
     {
@@ -46,43 +46,43 @@ class Survivors:
     def add(self, process: Process, launch: Launch) -> None:
         self._waiting[process.rank] = process, launch
 
-    def taken(self, launches: list[Launch]) -> dict[int, Process]:
-        """Those that go on in the processes of the next attempt, by rank. The others save and end first, so that the next attempt reads
-        what they save."""
-        going_on: dict[int, Process] = {}
+    def hand_over(self, launches: list[Launch]) -> dict[int, Process]:
+        """The processes that continue in the next attempt, by rank. The others save and end first, so that the next attempt reads their
+        checkpoint."""
+        continuing: dict[int, Process] = {}
         reap([process for process, _ in self._waiting.values()])
         for launch in launches:
             process, before = self._waiting.get(launch.rank, (None, None))
-            if process and before and process.running and goes_on(before.env, launch.env) and order(process, world=moved(launch.env)):
+            if process and before and process.running and can_continue(before.env, launch.env) and order(process, world=moved(launch.env)):
                 del self._waiting[launch.rank]
-                going_on[launch.rank] = replace(process, waiting=False)
+                continuing[launch.rank] = replace(process, waiting=False)
         self.end()
-        return going_on
+        return continuing
 
     def end(self) -> None:
-        """Ends those that wait. They save what they hold, unless they have done so."""
-        left = [process for process, _ in self._waiting.values()]
+        """Ends the processes that wait. They save their state, unless they have done so."""
+        remaining = [process for process, _ in self._waiting.values()]
         self._waiting = {}
-        for process in left:
+        for process in remaining:
             dismiss(process)
         limit = time.monotonic() + LEAVING_SECONDS
-        while any(process.running for process in left) and time.monotonic() < limit + KILLED_SECONDS:
-            reap(left)
+        while any(process.running for process in remaining) and time.monotonic() < limit + KILLED_SECONDS:
+            reap(remaining)
             if time.monotonic() > limit:
-                for process in left:
+                for process in remaining:
                     process.kill_group()
             time.sleep(_TURN)
-        for process in left:
+        for process in remaining:
             process.close(process.events, process.stdout, process.stderr)
 
 
-def goes_on(before: Mapping[str, str], after: Mapping[str, str]) -> bool:
-    """Whether a process with the variables `before` may go on with those `after`: the world has the same shape, and the job is the same."""
+def can_continue(before: Mapping[str, str], after: Mapping[str, str]) -> bool:
+    """Whether a process with the variables `before` can continue with those `after`: the job and the shape of the world are the same."""
     return {name for name, _ in before.items() ^ after.items()} <= MOVING
 
 
 def moved(env: Mapping[str, str]) -> dict[str, str]:
-    """The variables that a survivor takes over. All of them, because the process may have changed them (an address for a name)."""
+    """The variables that a survivor takes over: all of them, because the process may have changed them (an address for a name)."""
     return {name: env[name] for name in sorted(MOVING) if name in env}
 
 
@@ -98,6 +98,6 @@ def order(process: Process, **content: object) -> bool:
 
 
 def dismiss(process: Process) -> None:
-    """There is no next world for this process."""
+    """Ends a process without a next world. Closes its orders first, so that it does not wait for one."""
     process.close(process.orders)
     process.send(signal.SIGTERM)

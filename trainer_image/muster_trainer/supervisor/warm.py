@@ -25,7 +25,7 @@ LONGEST_ANSWER = 4096
 
 
 class Starter:
-    """Starts processes: forked from a warm parent where the image's own program runs and the system allows it, else cold."""
+    """Starts processes. They are forked from a warm parent if they run the bundled trainer and the system allows it, else started cold."""
 
     def __init__(self, inbox: SignalInbox) -> None:
         self._inbox = inbox
@@ -34,7 +34,7 @@ class Starter:
 
     @property
     def spare(self) -> int | None:
-        """The pid that is no process of an attempt."""
+        """The pid of the warm parent, which is no process of an attempt."""
         return self._parent.pid if self._parent else None
 
     def start(self, launches: list[Launch], *, bundled: bool) -> Iterator[Process]:
@@ -45,7 +45,7 @@ class Starter:
             yield warm or start(launch, takes_orders=bundled)
 
     def warm_up(self, environ: Mapping[str, str], *, bundled: bool) -> None:
-        """Imports what the processes are forked with, once, and waits for it."""
+        """Starts the warm parent once, and waits until it has imported the framework."""
         if bundled and not self._tried:
             self._tried = True
             self._parent = WarmParent(environ)
@@ -57,7 +57,7 @@ class Starter:
 
 
 class WarmParent:
-    """From its start to `close`. If it cannot be used, `ready` is False, and processes are started cold."""
+    """A warm parent, from its start to `close`. If it cannot be used, `ready` is False, and processes are started cold."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -118,7 +118,7 @@ class WarmParent:
         return Process(launch.rank, answer["pid"], stdout, stderr, events, orders)
 
     def close(self) -> None:
-        """Ends it; what it has forked goes on."""
+        """Ends the warm parent. The processes that it has forked go on."""
         self.ready = False
         self._socket.close()
         with suppress(ProcessLookupError):

@@ -161,8 +161,8 @@ def _task(
     survives: bool = False,
 ) -> Task:
     """The task of a module. `dataset` replaces the function of the module, if it is not None."""
-    take = partial(_function, module, title)
-    build_model, dataset, loss = take("build_model", 1), dataset or take("dataset", 2, 1), take("loss", 2)
+    function_of = partial(_function, module, title)
+    build_model, dataset, loss = function_of("build_model", 1), dataset or function_of("dataset", 2, 1), function_of("loss", 2)
     train = _dataset(title, cache, dataset(config, "train") if _accepts(dataset, 2) else dataset(config))
     test = dataset(config, "test") if _accepts(dataset, 2) else None
     return Task(
@@ -172,11 +172,11 @@ def _task(
         test=None if test is None else _dataset(title, cache, test),
         build_model=build_model,
         loss=loss,
-        metrics=take("metrics", 2) if hasattr(module, "metrics") else _no_metrics,
-        optimizer=take("optimizer", 2) if hasattr(module, "optimizer") else None,
+        metrics=function_of("metrics", 2) if hasattr(module, "metrics") else _no_metrics,
+        optimizer=function_of("optimizer", 2) if hasattr(module, "optimizer") else None,
         identity={**identity, "spec.trainer.config.seed": config.seed, "samples in the data set": len(train)},
-        tensor_parallel_plan=take("tensor_parallel_plan", 1) if hasattr(module, "tensor_parallel_plan") else None,
-        schedule=take("schedule", 2) if hasattr(module, "schedule") else None,
+        tensor_parallel_plan=function_of("tensor_parallel_plan", 1) if hasattr(module, "tensor_parallel_plan") else None,
+        schedule=function_of("schedule", 2) if hasattr(module, "schedule") else None,
         survives=survives or getattr(module, "SURVIVES", False) is True,
     )
 

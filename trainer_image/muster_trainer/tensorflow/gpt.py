@@ -31,9 +31,9 @@ def build_model(config: Config) -> keras.Model:
     characters = keras.Input((config.context,), dtype="int64")
     vectors = Places()(layers.Embedding(CHARACTERS, config.width)(characters))
     for _ in range(config.layers):
-        seen = layers.LayerNormalization(epsilon=1e-5)(vectors)
-        seen = layers.MultiHeadAttention(config.heads, config.width // config.heads)(seen, seen, use_causal_mask=True)
-        vectors = layers.Add()([vectors, layers.Dropout(config.dropout)(seen)])
+        attended = layers.LayerNormalization(epsilon=1e-5)(vectors)
+        attended = layers.MultiHeadAttention(config.heads, config.width // config.heads)(attended, attended, use_causal_mask=True)
+        vectors = layers.Add()([vectors, layers.Dropout(config.dropout)(attended)])
         dense = layers.Dense(4 * config.width, activation="gelu")(layers.LayerNormalization(epsilon=1e-5)(vectors))
         vectors = layers.Add()([vectors, layers.Dropout(config.dropout)(layers.Dense(config.width)(dense))])
     return keras.Model(characters, layers.Dense(CHARACTERS)(layers.LayerNormalization(epsilon=1e-5)(vectors)))

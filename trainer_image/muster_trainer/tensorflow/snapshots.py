@@ -24,7 +24,7 @@ from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.host.events import Events
 from muster_trainer.host.priority import yield_to_steps
 from muster_trainer.snapshots.arena import HEADER_BYTES, Arena, Header, checksum, layout
-from muster_trainer.snapshots.choice import Found, choose, generation_of, identity_of, newest_step
+from muster_trainer.snapshots.choice import CompleteSnapshot, choose, generation_of, identity_of, newest_step
 from muster_trainer.snapshots.interval import Cost, StepsBetween
 from muster_trainer.snapshots.payload import pack_list, starts_of, unpack_list
 from muster_trainer.snapshots.slots import Slots, too_small
@@ -55,7 +55,7 @@ class ChiefMemory:
         self.is_on = True
         self._flight: Future[Cost] | None = None
         self._thread = ThreadPoolExecutor(1, "snapshot", initializer=yield_to_steps)
-        self._held = self._slots.held()
+        self._filled_slots = self._slots.filled_slots()
 
     @classmethod
     def open(cls, spec: TrainerSpec, *, in_flight: int, read: Callable[[], Table], write: Callable[[Table], object]) -> ChiefMemory | None:
@@ -64,7 +64,7 @@ class ChiefMemory:
             return None
         arena = Arena.from_environment(os.environ)
         if arena is None:
-            message = "no snapshots are kept in memory: the supervisor of the chief could not get any"
+            message = "no snapshots are kept in memory: the supervisor of the chief could not reserve the memory"
             Events.from_environment(os.environ, 0).notice(NoticeReason.MEMORY_UNUSED, message)
             return None
         return cls(arena, spec, in_flight=in_flight, read=read, write=write)
@@ -73,21 +73,21 @@ class ChiefMemory:
 
     @property
     def newest_part(self) -> int:
-        return newest_step([self._held])
+        return newest_step([self._filled_slots])
 
-    def newest(self) -> Found | None:
-        while (found := choose([self._held], [""])) is not None:
-            ((_, slot),) = found.sources
+    def newest(self) -> CompleteSnapshot | None:
+        while (snapshot := choose([self._filled_slots], [""])) is not None:
+            ((_, slot),) = snapshot.sources
             if self._arena.is_intact(slot):
-                return found
-            self._held = [each for each in self._held if each.slot != slot]
+                return snapshot
+            self._filled_slots = [each for each in self._filled_slots if each.slot != slot]
         return None
 
-    def restore(self, found: Found) -> None:
-        ((_, slot),) = found.sources
-        (header,) = found.headers
+    def restore(self, snapshot: CompleteSnapshot) -> None:
+        ((_, slot),) = snapshot.sources
+        (header,) = snapshot.headers
         self._write(unpack(self._arena.payload(slot, header.size)))
-        self._slots.protected = found.generation
+        self._slots.protected = snapshot.generation
 
     def start(self, step: int) -> None:
         self.between.start(step)

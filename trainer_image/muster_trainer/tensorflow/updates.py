@@ -67,8 +67,8 @@ class Updates:
     def _rate_after_warm_up(self) -> float:
         """The optimizer's own rate. Raises BadConfiguration if both the optimizer and the job have a schedule."""
         if (self.task.schedule or self.task.config.warmupSteps) and not hasattr(self.optimizer.learning_rate, "assign"):
-            given = f"{self.task.title}: schedule" if self.task.schedule else "spec.trainer.config.warmupSteps"
-            raise BadConfiguration(f"{given}: {self.task.title}'s optimizer has a schedule of its own; leave one of them out")
+            setting = f"{self.task.title}: schedule" if self.task.schedule else "spec.trainer.config.warmupSteps"
+            raise BadConfiguration(f"{setting}: {self.task.title}'s optimizer has a schedule of its own; leave one of them out")
         return float(keras.ops.convert_to_numpy(self.optimizer.learning_rate))
 
 

@@ -24,7 +24,7 @@ COMMUNICATION = {
     "NCCL": tf.distribute.experimental.CommunicationImplementation.NCCL,
     "Ring": tf.distribute.experimental.CommunicationImplementation.RING,
 }
-_LOST = (
+_PEER_LOST = (
     tf.errors.UnavailableError,
     tf.errors.DeadlineExceededError,
     tf.errors.AbortedError,
@@ -121,7 +121,7 @@ def peers(rank: int) -> Iterator[None]:
     """Raises PeerLost if a collective in the block fails, or the cluster."""
     try:
         yield
-    except _LOST as error:
+    except _PEER_LOST as error:
         raise PeerLost(f"rank {rank}: {one_line(error)}") from error
     except tf.errors.InternalError as error:
         if "ollective" in str(error.message) or "oordination" in str(error.message):

@@ -10,11 +10,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from muster_trainer.data import Order
-from muster_trainer.snapshots.choice import Found
+from muster_trainer.snapshots.choice import CompleteSnapshot
 from muster_trainer.snapshots.interval import StepsBetween
 from muster_trainer.tasks.module import Task
 from muster_trainer.training.agreement import Ranks
-from muster_trainer.training.survivor import Kept
+from muster_trainer.training.survivor import SurvivorSteps
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,10 @@ class PeersMemory(Protocol):
     def newest_part(self) -> int:
         """The newest step of which any rank has a part."""
 
-    def newest(self) -> Found | None:
+    def newest(self) -> CompleteSnapshot | None:
         """The newest complete snapshot, verified; None if there is none. The result is the same on all ranks."""
 
-    def restore(self, found: Found) -> None:
+    def restore(self, snapshot: CompleteSnapshot) -> None:
         """Restores a snapshot. Raises BadConfiguration if it does not fit the model."""
 
     def start(self, step: int) -> None:
@@ -87,7 +87,7 @@ class PeersMemory(Protocol):
 class Survival(Protocol):
     """The methods by which a process continues in another world after the loss of a peer. The new world has the same shape."""
 
-    def hang_up(self) -> None:
+    def abandon_world(self) -> None:
         """Leaves the world that has lost a member, without a collective. The state is then the one after the last step."""
 
     def rejoin(self, done: int, meanwhile: Callable[[], None]) -> None:
@@ -129,8 +129,8 @@ class Engine(EvaluationEngine, Ranks, Protocol):
     """Whether `rescue` of this rank may return a part."""
     survival: Survival | None = None
     """None if this process ends after the loss of a peer."""
-    kept: Kept | None = None
-    """The state that the ranks of this world have kept from the previous world."""
+    survivor_steps: SurvivorSteps | None = None
+    """The steps of the states that survivors bring into this world. None in the first attempt."""
     memory: PeersMemory | None = None
     """None if the job has no snapshots in memory."""
     refuses: frozenset[str] = frozenset()
@@ -158,7 +158,7 @@ class Engine(EvaluationEngine, Ranks, Protocol):
         """Makes the current collective fail, on this rank and on others. Any thread may call it."""
         return
 
-    def keep(self, step: int, event: str | None) -> bool:
+    def store_in_memory(self, step: int, event: str | None) -> bool:
         """Stores the whole state after the last step in memory, without a collective. Returns whether the memory has the state after
         `step`."""
         return False

@@ -41,7 +41,7 @@ class Evaluator:
     engine: EvaluationEngine
     events: Events
     stop: StopRequest
-    seen: set[Location] = field(default_factory=set)
+    processed: set[Location] = field(default_factory=set)
     summaries: Summaries | None = None
 
     def run(self) -> ExitCode:
@@ -70,11 +70,11 @@ class Evaluator:
         directory = location_of(self.spec.checkpoint.directory)
         with storage(directory):
             commits = valid_commits(directory)
-        return [commit for commit in commits if commit.fence.created == self.env.job_created and commit.path not in self.seen]
+        return [commit for commit in commits if commit.fence.created == self.env.job_created and commit.path not in self.processed]
 
     def _evaluate(self, commit: Commit) -> bool:
         """Measures a commit. Returns whether it is the final one. Skips a commit that is damaged or was removed."""
-        self.seen.add(commit.path)
+        self.processed.add(commit.path)
         try:
             manifest = read_verified(commit.path)
             with read_back(commit.path) as folder:

@@ -37,7 +37,7 @@ from muster_trainer.export import Export
 from muster_trainer.host.events import Events
 from muster_trainer.host.memory import peak_bytes
 from muster_trainer.host.stopping import StopRequest
-from muster_trainer.snapshots.choice import Found
+from muster_trainer.snapshots.choice import CompleteSnapshot
 from muster_trainer.tasks.module import Task, describe
 from muster_trainer.training.agreement import agree, leave, of_all
 from muster_trainer.training.engine import Engine, StepOutcome, Survival, rate_share
@@ -46,16 +46,16 @@ from muster_trainer.training.pace import Pace
 from muster_trainer.training.resume_point import ResumePoint, agree_on_resume_point, of_selection
 from muster_trainer.training.saving import Saver
 from muster_trainer.training.summaries import Summaries
-from muster_trainer.training.survivor import Kept, Survivor
+from muster_trainer.training.survivor import Survivor, SurvivorSteps
 
 _SAMPLES_NAMED = 8
-_GOING_ON = {"nanLoss: Skip": "leaves out such steps", "nanLoss: Continue": "goes on"}
+_NAN_LOSS_EFFECTS = {"nanLoss: Skip": "leaves out such steps", "nanLoss: Continue": "goes on"}
 
 
-def against_lost_numbers(refused: Collection[str]) -> str:
+def nan_loss_remedies(refused: Collection[str]) -> str:
     """The remedies for a loss that is not a finite number, without those that the engine has `refused` (`Engine.refuses`)."""
     clip = "" if "gradientClipNorm" in refused else "gradientClipNorm, or "
-    others = [f"{setting} {effect}" for setting, effect in _GOING_ON.items() if setting not in refused]
+    others = [f"{setting} {effect}" for setting, effect in _NAN_LOSS_EFFECTS.items() if setting not in refused]
     return f"Write a smaller learningRate, or {clip}look for a bad sample" + "".join(f"; {other}" for other in others)
 
 
@@ -84,7 +84,7 @@ class Training:
         self.done: int | None = None
         self.last: Step | None = None
         self.unmeasured = False
-        self.lost_numbers = False
+        self.had_nan_loss = False
         self.stalenesses: list[int] = []
         self.stall = Stall()
         self.pace = Pace()
@@ -100,12 +100,12 @@ class Training:
                     raise
 
     def _wait_for_next_world(self, error: PeerLost) -> bool:
-        """Whether this process goes on in the next attempt, with the state after step `done`."""
-        lost = isinstance(error, ConnectionLost)
+        """Waits for the next attempt. Returns whether this process continues in it, with the state after step `done`."""
+        is_connection_lost = isinstance(error, ConnectionLost)
         survival = self.engine.survival
-        if not lost or survival is None or self.done is None or self.is_stopping or not self.survivor.may_wait:
+        if not is_connection_lost or survival is None or self.done is None or self.is_stopping or not self.survivor.may_wait:
             return False
-        survival.hang_up()
+        survival.abandon_world()
         if not self.survivor.wait(done=self.done, last=self.last, message=str(error), rescue=self._rescue):
             return False
         self.summaries.close()
@@ -121,10 +121,10 @@ class Training:
                 survival.rejoin(done, meanwhile)
             except PeerLost:
                 raise
-            except Exception as error:  # whatever it is, a new process can do it
+            except Exception as error:  # after any error, a new process can join instead
                 raise PeerLost(f"this process cannot go on in attempt {os.environ[NAMES['attempt']]}: {describe(error)}") from error
         self.env = ReplicaEnvironment.from_environment(os.environ)
-        if self.saver and self.spec.checkpoint:  # until now this process has saved as a member of the world before
+        if self.saver and self.spec.checkpoint:  # the saver belongs to the previous world
             self.saver.break_off()
             self.saver = self._saver(self.spec.checkpoint, seconds=self.saver.seconds)
         self.events.fingerprint(self.engine.fingerprint())
@@ -176,47 +176,47 @@ class Training:
     # resume
 
     def _resume(self) -> int:
-        """Agrees on the checkpoint or the snapshot with all ranks, restores it, and gives the steps done."""
+        """Agrees on the checkpoint or the snapshot with all ranks, restores it, and returns the steps done."""
         self.events.phase(Activity.RESTORING)
-        found = self.memory.newest() if self.memory else None
-        kept = self.engine.kept
-        point = agree_on_resume_point(self.engine, lambda: self._choose(kept, found))
+        snapshot = self.memory.newest() if self.memory else None
+        survivor_steps = self.engine.survivor_steps
+        point = agree_on_resume_point(self.engine, lambda: self._choose(survivor_steps, snapshot))
         is_from_memory = point.source is ResumeSource.MEMORY
-        is_kept = point.source is ResumeSource.SURVIVORS
+        is_from_survivors = point.source is ResumeSource.SURVIVORS
         # A save at a stop leaves out the evaluation that is due after the step, and so may a snapshot.
-        self.unmeasured = is_from_memory or is_kept or (point.reason is not None and point.reason.is_urgent)
+        self.unmeasured = is_from_memory or is_from_survivors or (point.reason is not None and point.reason.is_urgent)
         self.unregistered = point.storage_error is not None
         if self.engine.rank == 0:
-            self._tell_of_memory(point, found)
+            self._report_memory_problems(point, snapshot)
             for message in point.warnings:
                 self.events.notice(NoticeReason.CHECKPOINT_DAMAGED, message)
                 self.events.complain(message)
         if point.location is not None:
             assert self.saver is not None
             self.saver.step, self.saver.path = point.step, point.location
-            self.done = None  # what this process has kept is overwritten
+            self.done = None  # the state of this process is overwritten
             with read_back(point.location) as folder:
                 self.engine.load(folder)
-        if is_kept and self.engine.survival:
+        if is_from_survivors and self.engine.survival:
             if self.done != point.step:
-                self.done = None  # the same
+                self.done = None  # `adopt` overwrites the state of this process
             self.engine.survival.adopt()
         if self.memory:
-            if is_from_memory and found:
-                self.memory.restore(found)
-                self.last = _step_of(found)
+            if is_from_memory and snapshot:
+                self.memory.restore(snapshot)
+                self.last = _step_of(snapshot)
             self.memory.start(point.step)
         if self.last is not None and self.last.step != point.step:
-            self.last = None  # of another step than this process has now
+            self.last = None  # the state of this process is that of another step
         if self.engine.rank == 0:
-            self.events.emit(replace(point.event(), survivors=kept.survivors if kept else 0))
+            self.events.emit(replace(point.event(), survivors=survivor_steps.survivors if survivor_steps else 0))
             start = f"resumed from {point.path}" if point.path else "starting at step 0"
-            if is_kept and kept:
-                start = f"{kept.survivors} of {len(kept.steps)} processes go on at step {point.step}"
-            if is_from_memory and found:
+            if is_from_survivors and survivor_steps:
+                start = f"{survivor_steps.survivors} of {len(survivor_steps.steps)} processes go on at step {point.step}"
+            if is_from_memory and snapshot:
                 start = f"resumed at step {point.step} from the memory of the replicas"
                 if self.last is not None:
-                    self.events.emit(self.last)  # the attempt that did the step may have ended before it could
+                    self.events.emit(self.last)  # the attempt of the step may have ended before it was reported
             self.events.say(f"{self.task.title}: {start}, {self.total} steps, {self.engine.devices} device(s)")
         if self.is_new:
             self._report_whole_state()
@@ -226,18 +226,20 @@ class Training:
         if self.engine.rescues:
             self.events.emit(WholeState(waits=self.engine.survival is not None and self.survivor.may_wait))
 
-    def _choose(self, kept: Kept | None, found: Found | None) -> ResumePoint:
-        """The newest checkpoint, or what survivors have `kept`, or the snapshot in memory that was `found`, if that is newer. It is also
-        used while the storage is away."""
-        from_memory = ResumePoint(step=found.step, source=ResumeSource.MEMORY) if found else None
-        if kept is not None and kept.newest is not None:
-            from_memory = ResumePoint(step=kept.newest, source=ResumeSource.SURVIVORS)
+    def _choose(self, survivor_steps: SurvivorSteps | None, snapshot: CompleteSnapshot | None) -> ResumePoint:
+        """The newest checkpoint, or the state in memory if that is newer or the storage is not available. The state in memory is that of
+        the survivors, or else the snapshot."""
+        from_memory = ResumePoint(step=snapshot.step, source=ResumeSource.MEMORY) if snapshot else None
+        if survivor_steps is not None and survivor_steps.newest is not None:
+            from_memory = ResumePoint(step=survivor_steps.newest, source=ResumeSource.SURVIVORS)
         if self.saver is None or self.spec.checkpoint is None:
             return from_memory or ResumePoint()
         try:
-            if kept and from_memory and (committed := newest_step(self.spec.checkpoint, self.saver.store.fence) or 0) <= from_memory.step:
-                self.saver.store.register(Selection(None, None, None, ()), step=from_memory.step)
-                return replace(from_memory, committed_step=committed or None)
+            if survivor_steps and from_memory:
+                committed = newest_step(self.spec.checkpoint, self.saver.store.fence) or 0
+                if committed <= from_memory.step:
+                    self.saver.store.register(Selection(None, None, None, ()), step=from_memory.step)
+                    return replace(from_memory, committed_step=committed or None)
             selection = select(self.spec.checkpoint, self.saver.store.fence)
             if selection.manifest and selection.commit:
                 check_identity(selection.manifest, self._identity, selection.commit.path)
@@ -258,16 +260,16 @@ class Training:
             agree(self.engine, lambda: saver.store.register(nothing, step=self.first))
             self.unregistered = False
 
-    def _tell_of_memory(self, point: ResumePoint, found: Found | None) -> None:
-        """Notices of what could not be used."""
+    def _report_memory_problems(self, point: ResumePoint, snapshot: CompleteSnapshot | None) -> None:
+        """Sends notices about a storage or a snapshot that could not be used."""
         if point.storage_error:
             self._not_stored(point.storage_error)
         parts = self.memory.newest_part if self.memory else 0
         where = "storage" if point.source is ResumeSource.STORAGE else "the beginning"
-        if found is None and parts > point.step:
+        if snapshot is None and parts > point.step:
             self._not_in_memory(f"no snapshot in memory has all parts (the newest part is of step {parts}); training goes on from {where}")
         elif self.memory and not parts and self.env.attempt and point.source is ResumeSource.STORAGE and not self.unmeasured:
-            self._not_in_memory(f"no replica has a snapshot of the attempts before in its memory; training goes on from {where}")
+            self._not_in_memory(f"no replica has a snapshot of an earlier attempt in its memory; training goes on from {where}")
 
     def _not_in_memory(self, message: str) -> None:
         self.events.notice(NoticeReason.SNAPSHOT_INCOMPLETE, message)
@@ -302,26 +304,26 @@ class Training:
         if self.engine.rank == 0:
             self._report_step(self.last)
         if not math.isfinite(outcome.loss):
-            self._lost_numbers(step, outcome.loss)
+            self._handle_nan_loss(step, outcome.loss)
         own = None if outcome.own_seconds is None else outcome.own_seconds + time.monotonic() - met
         pace = self.pace.add(seconds=time.monotonic() - began, own=own, whole=outcome.measures_passes)
         if pace is not None:
             self.events.emit(replace(pace, step=step + 1))
         return outcome
 
-    def _lost_numbers(self, step: int, loss: float) -> None:
-        """Does what `nanLoss` asks for if the loss is not a finite number. For Skip, the engine has left out the update."""
+    def _handle_nan_loss(self, step: int, loss: float) -> None:
+        """Applies `nanLoss` when the loss is not a finite number. With Skip, the engine has left out the update."""
         policy = self.task.config.nanLoss
         problem = f"the loss of step {step + 1} (epoch {self.order.epoch(step) + 1}) is {loss}"
         if policy == "Stop":
             samples = ", ".join(map(str, self.order.batch_indices(step)[:_SAMPLES_NAMED]))
-            message = f"{problem}; its batch begins with the samples {samples} of the data set. {against_lost_numbers(self.engine.refuses)}"
-            self.done = None  # the state has these numbers, and nothing goes on from it
+            message = f"{problem}; its batch begins with the samples {samples} of the data set. {nan_loss_remedies(self.engine.refuses)}"
+            self.done = None  # the state has such numbers, so no world may continue from it
             raise of_all(self.engine, UserError(message))
-        if self.engine.rank == 0 and not self.lost_numbers:
-            done = "is left out (nanLoss: Skip)" if policy == "Skip" else "is used all the same (nanLoss: Continue)"
+        if self.engine.rank == 0 and not self.had_nan_loss:
+            done = "is left out (nanLoss: Skip)" if policy == "Skip" else "is used nevertheless (nanLoss: Continue)"
             self.events.notice(NoticeReason.LOSS_NOT_FINITE, f"{problem}: its gradient {done}; further ones are not reported")
-        self.lost_numbers = True
+        self.had_nan_loss = True
 
     def _as_event(self, done: int, outcome: StepOutcome, *, samples: int, seconds: float) -> Step:
         return Step(
@@ -337,15 +339,15 @@ class Training:
         )
 
     @property
-    def _holds_events(self) -> bool:
-        """Whether a step counts as done only when its snapshot is complete, so that no step is lost that was reported."""
+    def _delays_events(self) -> bool:
+        """Whether a step is reported only when its snapshot is complete, so that no reported step is lost."""
         return self.memory is not None and self.memory.is_on and self.memory.between.fixed == 1
 
     def _report_step(self, event: Step) -> None:
         done, loss, epoch, seconds = event.step, event.loss_value, event.epoch, event.seconds
         if event.staleness is not None:
             self.stalenesses.append(event.staleness)
-        if not self._holds_events:
+        if not self._delays_events:
             self.events.emit(event)
         rates = {
             "samples_per_second": event.samples / max(seconds, 1e-9),
@@ -359,7 +361,7 @@ class Training:
             self.events.say(f"epoch {epoch} of {self.task.config.epochs}: step {done}, loss {loss:.4f}{waited}")
 
     def _seconds_due(self) -> bool:
-        """Rank 0's clock decides about everySeconds; the vote makes all ranks save at the same step. A save in flight is not waited for."""
+        """Whether everySeconds are over by the clock of rank 0. The vote makes all ranks save at the same step. False during a save."""
         saver = self.saver
         if saver is None or saver.interval.seconds is None or self.engine.rank != 0 or saver.in_flight:
             return False
@@ -372,25 +374,25 @@ class Training:
     # snapshots in memory
 
     def _snapshot(self, done: int, *, again: bool = False) -> None:
-        """Takes a snapshot if one is due. `again`: after a resume, so that every shard has all of its copies again."""
+        """Takes a snapshot if one is due. With `again`, takes one in any case, so that every shard has all of its copies."""
         if self.memory is None or not (again or self.memory.between.is_due(done)):
             return
-        held: Event | None = self.last if self._holds_events and not again else None
+        delayed: Event | None = self.last if self._delays_events and not again else None
 
         copies = self.memory.copies
 
         def complete(size: int | None) -> None:
             if self.engine.rank != 0:
                 return
-            if held is not None:
-                self.events.emit(held)
+            if delayed is not None:
+                self.events.emit(delayed)
             if size is not None:
                 self.events.emit(Snapshot(step=done, bytes=size, copies=copies))
 
         self.memory.begin(done, self._last_as_text(), complete)
 
     def _last_as_text(self) -> str | None:
-        return json.dumps(encode_event(self.last)) if self._holds_events and self.last is not None else None
+        return json.dumps(encode_event(self.last)) if self._delays_events and self.last is not None else None
 
     def _land(self) -> None:
         if self.memory is not None:
@@ -458,9 +460,9 @@ class Training:
     def _rescue(self) -> None:
         """Saves the steps since the newest commit when the peers are gone, if this rank has the whole state, and time to write it.
 
-        If it keeps the state in memory, it writes nothing to the storage."""
+        If the state can be stored in memory, writes nothing to the storage."""
         saver = self.saver
-        if self._keep():
+        if self._store_in_memory():
             return
         if saver is None or not self.engine.rescues or self.done in (None, saver.step or 0) or saver.seconds > RESCUE_SECONDS:
             return
@@ -469,15 +471,15 @@ class Training:
             self.events.emit(self.last)  # rank 0 may have ended before it could report this step
         try:
             saver.rescue(self._manifest(self.done, CommitReason.PEER_LOST))
-        except Exception as error:  # noqa: BLE001 (whatever it is: the peers' loss is why the attempt ends)
+        except Exception as error:  # noqa: BLE001 (the attempt ends because of the lost peers)
             cause = str(error) if isinstance(error, TrainerError) else describe(error)
             message = f"the peers are gone, and step {self.done} could not be saved: {cause}"
             self.events.notice(NoticeReason.RESCUE_FAILED, message)
         self.summaries.close()
 
-    def _keep(self) -> bool:
-        """Whether this rank has the last step in memory."""
-        if self.done is None or not self.engine.keep(self.done, self._last_as_text()):
+    def _store_in_memory(self) -> bool:
+        """Stores the state after the last step in memory. Returns whether the memory has it."""
+        if self.done is None or not self.engine.store_in_memory(self.done, self._last_as_text()):
             return False
         self.events.phase(Activity.STOPPING)
         if self.last is not None:
@@ -491,7 +493,7 @@ class Training:
         self.events.complain(message)
 
     def _saver(self, checkpoint: CheckpointSpec, *, seconds: float = 0.0) -> Saver:
-        """`seconds`: what one rank needs to write all parts, as far as this process has measured it."""
+        """`seconds` is the time that one rank needs to write all parts. It is 0 if this process has not measured it."""
         store = Store(location_of(checkpoint.directory), Fence(self.env.job_created, self.env.attempt), checkpoint.keep)
         interval = SaveInterval(checkpoint, job_created=self.env.job_created, failures=self.env.attempt)
         saver = Saver(store, self.engine, self.events, interval)
@@ -544,13 +546,13 @@ class Training:
         return Summaries(directory, attempt=self.env.attempt, first_step=first + 1, notice=self.events.notice)
 
     def _leave(self) -> None:
-        """Sends how long the steps took, and leaves the world."""
+        """Sends the times of the steps, and leaves the world."""
         self.events.emit(replace(self.pace.sums(), peak_bytes=peak_bytes(self.spec.strategy.framework)))
         leave(self.engine)
 
 
-def _step_of(found: Found) -> Step | None:
+def _step_of(snapshot: CompleteSnapshot) -> Step | None:
     """The event of the step after which a snapshot was taken, if the snapshot has it."""
-    text = found.headers[0].event
+    text = snapshot.headers[0].event
     event = None if text is None else decode_event(json.loads(text))
     return event if isinstance(event, Step) else None

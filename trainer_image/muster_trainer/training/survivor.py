@@ -1,13 +1,13 @@
-"""A training process that survives: how it gets from a world that has lost a member to the world of the next attempt.
+"""A training process that survives. It goes from a world that has lost a member to the world of the next attempt.
 
-1. A collective fails. The process hangs up: it closes its connections at once, so that peers which wait for it fail as well. The model and
-   the optimizer are those after the last step, because an update needs no peer.
+1. A collective fails. The process abandons the world: it closes its connections at once, so that peers that wait for it fail as well. The
+   model and the optimizer are those after the last step, because an update needs no peer.
 2. It sends the event `waiting`, and its supervisor counts it as ended with 20 (PeerLost). So the attempt ends as it does without survivors,
    and the operator needs no other rules: the same report, the same class, the same budget.
-3. It waits for an order of its supervisor with the variables of the next world. After `RESCUE_AFTER` seconds it saves what it holds, as a
-   process that ends does, because the next world may take long.
-4. It joins the new world, with a new address, fence and store. All ranks exchange which step they hold (`Kept`). The newest counts. Ranks
-   without it get it from the first survivor that has it, so nothing is read from storage. Rank 0 registers the attempt first.
+3. It waits for an order of its supervisor with the variables of the next world. After `RESCUE_AFTER` seconds it saves its state,
+   because the next world may take long.
+4. It joins the new world, with a new address, fence and store. All ranks exchange the steps of their states (`SurvivorSteps`). The newest
+   counts. Ranks without it get it from the first survivor that has it, so nothing is read from storage. Rank 0 registers the attempt first.
 5. It goes on at that step as a new process does: it agrees, seeks the reader, lays out the buckets of DDP, and trains.
 
 Whatever else happens ends the process, after a rescue, and a fork of the warm parent takes its place: no order within `WAIT_SECONDS`, a
@@ -35,12 +35,12 @@ RESCUE_AFTER = 2.0
 """Seconds. The next world is there sooner, unless a replica must be created again."""
 WAIT_SECONDS = 60.0
 MOST_SURVIVALS = 64
-"""Each leaves some threads and descriptors of the world before: see `muster_trainer.pytorch.compat.leave_groups`."""
+"""A process that survives still has some threads and descriptors of each world: see `muster_trainer.pytorch.compat.leave_groups`."""
 
 
 @dataclass(frozen=True)
-class Kept:
-    """The step of the state that each rank of a new world has kept; None for a new process."""
+class SurvivorSteps:
+    """For each rank of a new world, the step of the state that it has from the previous world. None for a new process."""
 
     steps: tuple[int | None, ...]
 
@@ -75,11 +75,11 @@ class Survivor:
 
     @property
     def may_wait(self) -> bool:
-        return self._orders.may_come and not self._stop.requested and self._survivals < MOST_SURVIVALS
+        return self._orders.is_open and not self._stop.requested and self._survivals < MOST_SURVIVALS
 
     def wait(self, *, done: int, last: Step | None, message: str, rescue: Callable[[], None]) -> bool:
-        """Waits for the next world, and makes its variables those of this process. False: there is none for it. Then, and if the wait is
-        long, `rescue` is called."""
+        """Waits for the next world, and sets its variables in this process. Returns False if there is no such world. Calls `rescue` if the
+        wait is long or in vain."""
         if last is not None and self._events.rank:
             self._events.emit(last)  # rank 0 may have ended before it could report this step
         self._events.error(ExitCode.PEER_LOST, message)
@@ -97,8 +97,8 @@ class Survivor:
 
     @contextmanager
     def joining(self, rescue: Callable[[], None]) -> Iterator[Callable[[], None]]:
-        """Gives what the process does while it waits for the other ranks of a world, which may never be whole. If that is long, it saves
-        what it holds (`rescue`), once. It raises ConnectionLost when the world is broken, or the process is asked to stop."""
+        """Returns a function to call again and again during the wait for the other ranks of a world. If the wait is long, it calls `rescue`
+        once. It raises ConnectionLost if the world is broken, or if the process was asked to stop."""
         due = time.monotonic() + RESCUE_AFTER
 
         def meanwhile() -> None:

@@ -52,15 +52,15 @@ def file_of(rank: int) -> str:
     return f"rank-{rank:05d}.safetensors"
 
 
-def share_out(held: Sequence[Collection[Box]]) -> list[list[Box]]:
-    """The boxes that each rank writes. `held` has the boxes that each rank holds. Each box, the largest first, goes to the rank with the
-    least to write so far."""
+def share_out(boxes_by_rank: Sequence[Collection[Box]]) -> list[list[Box]]:
+    """The boxes that each rank writes. `boxes_by_rank` has the boxes in the memory of each rank. Each box, the largest first, goes to the
+    rank with the least to write so far."""
     holders: dict[Box, list[int]] = {}
-    for rank, boxes in enumerate(held):
+    for rank, boxes in enumerate(boxes_by_rank):
         for box in boxes:
             holders.setdefault(box, []).append(rank)
-    shares: list[list[Box]] = [[] for _ in held]
-    sizes = [0] * len(held)
+    shares: list[list[Box]] = [[] for _ in boxes_by_rank]
+    sizes = [0] * len(boxes_by_rank)
     for box in sorted(holders, key=lambda box: (-box.nbytes, box.key)):
         rank = min(holders[box], key=sizes.__getitem__)
         shares[rank].append(box)
@@ -116,16 +116,16 @@ def misfit_error(directory: Path, reason: str) -> BadConfiguration:
 
 
 def read(
-    directory: Path, wanted: Iterable[tuple[Stored, Numbers, Any]], fill: Callable[[BinaryIO, str, Chunk, Numbers, Any], object]
+    directory: Path, targets: Iterable[tuple[Stored, Numbers, Any]], fill: Callable[[BinaryIO, str, Chunk, Numbers, Any], object]
 ) -> None:
-    """Fills boxes of tensors. For each box, `wanted` has its stored tensor, its first corner, and an array for its values.
+    """Fills boxes of tensors. For each box, `targets` has its stored tensor, its first corner, and an array for its values.
 
     `fill(file, dtype, chunk, offsets, target)` fills an array with the part of a chunk that begins at `offsets` of the chunk. One file is
     open at a time. Raises StorageUnavailable.
     """
     overlaps = [
         (chunk, stored.dtype, begin, target[(..., *place)])
-        for stored, offsets, target in wanted
+        for stored, offsets, target in targets
         for chunk in stored.chunks
         for begin, place in _overlap(chunk, offsets, tuple(target.shape))
     ]

@@ -24,7 +24,7 @@ from muster_trainer.data.files.table import names_of, some
 MOST_DECODED = 128 << 20
 """The most bytes of decoded rows in the cache of a process."""
 MOST_READ = 256 << 20
-"""The most bytes that a reader reads in one piece, whatever the file says."""
+"""The most bytes that a reader reads in one piece, even if the file declares more."""
 _CHUNK = 4 << 20  # bytes of a chunk
 _READERS = 16  # files whose footers stay in the memory of a process
 _ROWS_PER_BYTE = 1024  # the most that compression achieves
@@ -65,11 +65,11 @@ class Columnar(FileSet):
         """For each group: the number of its file, its number in the file, and its rows."""
         self._indexed = 0
         self._lock = threading.Lock()
-        self._forget()
+        self._reset()
         super().__init__(files, parts)
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._readers: OrderedDict[int, Reader] = OrderedDict()
         self._chunks: OrderedDict[Key, list[np.ndarray]] = OrderedDict()
         self._bytes = 0
@@ -80,7 +80,7 @@ class Columnar(FileSet):
         self.batch([first])  # reading the last sample would decode the whole group
 
     def _index(self, file: OpenFile) -> int:
-        with self._words(file):
+        with self._errors_naming(file):
             reader = self._reader(self._indexed)
             row_bytes = self._fit(file, reader.schema)
             rows = reader.group_rows(self._all_sources, row_bytes)
@@ -156,11 +156,11 @@ class Columnar(FileSet):
         file = self.files[number]
         rows = min(self._chunk_rows, in_group - chunk * self._chunk_rows)
         begin = int(self._group_begins[group] - self._begins[number]) + chunk * self._chunk_rows
-        with self._words(file):
+        with self._errors_naming(file):
             batch = self._next(key)
             if batch is None or batch.num_rows != rows:
                 raise BadConfiguration(
-                    f"data file {file.path} is damaged: it has fewer rows behind record {begin} than it says; write it again"
+                    f"data file {file.path} is damaged: it has fewer rows after record {begin} than it declares; write it again"
                 )
             arrays = self._decoded(file, batch, begin)
         self._chunks[key] = arrays
@@ -205,7 +205,7 @@ class Columnar(FileSet):
         return self._readers[number]
 
     @contextmanager
-    def _words(self, file: OpenFile) -> Iterator[None]:
+    def _errors_naming(self, file: OpenFile) -> Iterator[None]:
         """Turns errors of pyarrow into errors that name the file."""
         try:
             yield

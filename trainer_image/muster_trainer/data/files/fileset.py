@@ -69,7 +69,7 @@ class Records(FileSet):
         self._lengths: list[np.ndarray] = []
         super().__init__(files, parts)
 
-    def _remember(self, starts: np.ndarray, lengths: np.ndarray) -> int:
+    def _add_records(self, starts: np.ndarray, lengths: np.ndarray) -> int:
         self._starts.append(starts)
         self._lengths.append(lengths)
         return len(starts)

@@ -39,7 +39,7 @@ class Table(Records):
         if not len(starts):
             raise BadConfiguration(f"data file {file.path} is empty; it needs a line with the names of its columns")
         self._read_header(file, _fields(file.read(int(starts[0]), int(lengths[0]))))
-        return self._remember(starts[1:], lengths[1:])
+        return self._add_records(starts[1:], lengths[1:])
 
     def _read_header(self, file: OpenFile, names: list[str]) -> None:
         """Reads the names of the columns. They must be the same in all files. Raises BadConfiguration."""
@@ -47,10 +47,10 @@ class Table(Records):
             if names != self._header:
                 raise BadConfiguration(f"data file {file.path} has other columns than {self.files[0].path}; give all files the same header")
             return
-        for column, wanted in zip(self.columns, names_of(self.columns, names, file), strict=True):
-            if len(wanted) != column.size:
-                raise BadConfiguration(f"data file {file.path} has {len(wanted)} columns ({some(wanted)}) where {column.size} are needed")
-            self._positions.append([names.index(name) for name in wanted])
+        for column, sources in zip(self.columns, names_of(self.columns, names, file), strict=True):
+            if len(sources) != column.size:
+                raise BadConfiguration(f"data file {file.path} has {len(sources)} columns ({some(sources)}) where {column.size} are needed")
+            self._positions.append([names.index(name) for name in sources])
         self._header = names
 
     def _decoded(self, number: int, record: int, content: bytes) -> list[np.ndarray]:
@@ -78,12 +78,12 @@ def _fields(line: bytes) -> list[str]:
 def names_of(columns: Sequence[Column], names: Sequence[str], file: OpenFile) -> list[list[str]]:
     """For each column, those of the `names` in a file that belong to it. Raises BadConfiguration if one is missing."""
     named = [[column.names] if isinstance(column.names, str) else list(column.names) for column in columns]
-    taken = {name for one in named for name in one}
-    wanted = [own or [name for name in names if name not in taken] for own in named]
-    for name in (name for one in wanted for name in one):
+    explicit = {name for one in named for name in one}
+    sources = [own or [name for name in names if name not in explicit] for own in named]
+    for name in (name for one in sources for name in one):
         if name not in names:
             raise BadConfiguration(f"data file {file.path} has no column {name!r}; it has {some(names)}")
-    return wanted
+    return sources
 
 
 def _reads(text: str, column: Column) -> bool:

@@ -55,7 +55,7 @@ class TFRecords(Records):
             starts.append(offset + HEADER.size)
             lengths.append(length)
             offset = end
-        return self._remember(np.array(starts, dtype=np.int64), np.array(lengths, dtype=np.int64))
+        return self._add_records(np.array(starts, dtype=np.int64), np.array(lengths, dtype=np.int64))
 
     def _bytes(self, number: int, record: int) -> bytes:
         start, length = int(self._starts[number][record]), int(self._lengths[number][record])
