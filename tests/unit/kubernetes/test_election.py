@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import wraps
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +22,8 @@ from muster.kubernetes.election import Election, Lease, Times
 FAST = Times(1.0)
 REAL = Times(3.0)
 LIMIT = 30.0
+"""The most seconds of a test, by the clock of its loop."""
+AsyncTest = Callable[..., Awaitable[None]]
 
 
 class LeaseServer:
@@ -78,171 +81,159 @@ class QuickLoop(asyncio.SelectorEventLoop):
         return self.now
 
 
-def play(scene: Callable[[LeaseServer], Awaitable[None]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs a scene on a QuickLoop."""
-    loop = QuickLoop()
-    monkeypatch.setattr(election_module, "time", SimpleNamespace(monotonic=loop.time))
-
-    async def run() -> None:
-        async with asyncio.timeout(LIMIT):
-            await scene(LeaseServer())
-
-    with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        runner.run(run())
+@pytest.fixture
+def server() -> LeaseServer:
+    return LeaseServer()
 
 
-def test_one_of_many_candidates_leads(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene(server: LeaseServer) -> None:
-        candidates = [candidate(server, f"pod-{number}") for number in range(10)]
-        tasks = [asyncio.create_task(each.acquire()) for each in candidates]
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        assert sum(each.valid for each in candidates) == 1
-        for task in tasks:
-            task.cancel()
+def on_quick_loop(test: AsyncTest) -> Callable[..., None]:
+    """Runs an asynchronous test on a QuickLoop."""
 
-    play(scene, monkeypatch)
+    @wraps(test)
+    def run(**fixtures: Any) -> None:
+        loop = QuickLoop()
+        with pytest.MonkeyPatch.context() as patch, asyncio.Runner(loop_factory=lambda: loop) as runner:
+            patch.setattr(election_module, "time", SimpleNamespace(monotonic=loop.time))
+            runner.run(asyncio.wait_for(test(**fixtures), LIMIT))
 
-
-def test_a_lease_is_taken_at_once_if_released_or_else_after_its_duration(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene(server: LeaseServer) -> None:
-        first, second, third = (candidate(server, name) for name in ("a", "b", "c"))
-        await first.acquire()
-        await first.release()
-        assert not first.valid
-        await second.acquire()
-        begun = asyncio.get_running_loop().time()
-        await third.acquire()  # the second never renews
-        assert asyncio.get_running_loop().time() - begun >= FAST.duration - 0.1
-        assert not second.valid, "it stopped before the third could begin"
-
-    play(scene, monkeypatch)
+    return run
 
 
-def test_a_pod_takes_its_lease_again_after_its_container_was_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene(server: LeaseServer) -> None:
-        await candidate(server, "a").acquire()
-        again = candidate(server, "a")
-        async with asyncio.timeout(FAST.duration):
-            await again.acquire()
+def in_real_time(test: AsyncTest) -> Callable[..., None]:
+    """Runs an asynchronous test."""
 
-    play(scene, monkeypatch)
+    @wraps(test)
+    def run(**fixtures: Any) -> None:
+        asyncio.run(asyncio.wait_for(test(**fixtures), LIMIT))
 
-
-def test_a_lease_is_invalid_while_the_api_server_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene(server: LeaseServer) -> None:
-        lease = candidate(server, "a")
-        await lease.acquire()
-        keeping = asyncio.create_task(lease.keep())
-        server.away = True
-        while lease.valid:  # noqa: ASYNC110 - only the passing of time ends it
-            await asyncio.sleep(0.01)
-        assert not lease.lost
-        server.away = False
-        while not lease.valid:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        keeping.cancel()
-
-    play(scene, monkeypatch)
+    return run
 
 
-def test_a_leader_does_not_take_a_lost_lease_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene(server: LeaseServer) -> None:
-        lease = candidate(server, "a")
-        await lease.acquire()
-        assert server.lease
-        server.lease["spec"]["holderIdentity"] = "b"
-        server.lease["metadata"]["resourceVersion"] = "99"
-        await lease.keep()
-        assert lease.lost
-        assert not lease.valid
-        assert server.holder == "b"
+@on_quick_loop
+async def test_one_of_many_candidates_leads(server: LeaseServer) -> None:
+    candidates = [candidate(server, f"pod-{number}") for number in range(10)]
+    tasks = [asyncio.create_task(each.acquire()) for each in candidates]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    assert sum(each.valid for each in candidates) == 1
+    for task in tasks:
+        task.cancel()
 
-    play(scene, monkeypatch)
+
+@on_quick_loop
+async def test_a_lease_is_taken_at_once_if_released_or_else_after_its_duration(server: LeaseServer) -> None:
+    first, second, third = (candidate(server, name) for name in ("a", "b", "c"))
+    await first.acquire()
+    await first.release()
+    assert not first.valid
+    await second.acquire()
+    begun = asyncio.get_running_loop().time()
+    await third.acquire()  # the second never renews
+    assert asyncio.get_running_loop().time() - begun >= FAST.duration - 0.1
+    assert not second.valid, "it stopped before the third could begin"
+
+
+@on_quick_loop
+async def test_a_pod_takes_its_lease_again_after_its_container_was_killed(server: LeaseServer) -> None:
+    await candidate(server, "a").acquire()
+    again = candidate(server, "a")
+    async with asyncio.timeout(FAST.duration):
+        await again.acquire()
+
+
+@on_quick_loop
+async def test_a_lease_is_invalid_while_the_api_server_is_away(server: LeaseServer) -> None:
+    lease = candidate(server, "a")
+    await lease.acquire()
+    keeping = asyncio.create_task(lease.keep())
+    server.away = True
+    while lease.valid:  # noqa: ASYNC110 - only the passing of time ends it
+        await asyncio.sleep(0.01)
+    assert not lease.lost
+    server.away = False
+    while not lease.valid:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    keeping.cancel()
+
+
+@on_quick_loop
+async def test_a_leader_does_not_take_a_lost_lease_back(server: LeaseServer) -> None:
+    lease = candidate(server, "a")
+    await lease.acquire()
+    assert server.lease
+    server.lease["spec"]["holderIdentity"] = "b"
+    server.lease["metadata"]["resourceVersion"] = "99"
+    await lease.keep()
+    assert lease.lost
+    assert not lease.valid
+    assert server.holder == "b"
 
 
 @pytest.mark.parametrize("trouble", ["away", "hangs"])
-def test_a_candidate_does_not_take_the_lease_because_the_api_server_was_away(trouble: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@on_quick_loop
+async def test_a_candidate_does_not_take_the_lease_because_the_api_server_was_away(trouble: str, server: LeaseServer) -> None:
     """When it answers again, the leader has a whole duration to renew its lease, however long the trouble took."""
+    first, standby = candidate(server, "a"), candidate(server, "b", times=Times(0.5))
+    await first.acquire()
+    taking = asyncio.create_task(standby.acquire())
+    while server.lease and standby._seen is None:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    setattr(server, trouble, True)
+    await asyncio.sleep(2 * FAST.duration)  # the lease has expired by every clock
+    assert not first.valid
+    setattr(server, trouble, False)
+    await asyncio.sleep(FAST.valid)
+    assert server.holder == "a"
+    await first.acquire()
+    keeping = asyncio.create_task(first.keep())
+    await asyncio.sleep(FAST.duration)
+    assert server.holder == "a"
+    assert first.valid
+    for task in (taking, keeping):
+        task.cancel()
 
-    async def scene(server: LeaseServer) -> None:
-        first, standby = candidate(server, "a"), candidate(server, "b", times=Times(0.5))
-        await first.acquire()
-        taking = asyncio.create_task(standby.acquire())
-        while server.lease and standby._seen is None:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        setattr(server, trouble, True)
-        await asyncio.sleep(2 * FAST.duration)  # the lease has expired by every clock
-        assert not first.valid
-        setattr(server, trouble, False)
-        await asyncio.sleep(FAST.valid)
-        assert server.holder == "a"
-        await first.acquire()
-        keeping = asyncio.create_task(first.keep())
-        await asyncio.sleep(FAST.duration)
-        assert server.holder == "a"
+
+@on_quick_loop
+async def test_the_leader_keeps_its_lease_if_responses_are_slow(server: LeaseServer) -> None:
+    first, standby = candidate(server, "a"), candidate(server, "b")
+    await first.acquire()
+    server.slow = FAST.request_timeout / 2
+    tasks = [asyncio.create_task(standby.acquire()), asyncio.create_task(first.keep())]
+    begun = asyncio.get_running_loop().time()
+    while asyncio.get_running_loop().time() < begun + 4 * FAST.duration:
+        await asyncio.sleep(0.01)
         assert first.valid
-        for task in (taking, keeping):
-            task.cancel()
-
-    play(scene, monkeypatch)
+    for task in tasks:
+        task.cancel()
 
 
-def test_the_leader_keeps_its_lease_if_responses_are_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene(server: LeaseServer) -> None:
-        first, standby = candidate(server, "a"), candidate(server, "b")
-        await first.acquire()
-        server.slow = FAST.request_timeout / 2
-        tasks = [asyncio.create_task(standby.acquire()), asyncio.create_task(first.keep())]
-        begun = asyncio.get_running_loop().time()
-        while asyncio.get_running_loop().time() < begun + 4 * FAST.duration:
-            await asyncio.sleep(0.01)
-            assert first.valid
-        for task in tasks:
-            task.cancel()
-
-    play(scene, monkeypatch)
-
-
-def test_a_renewal_that_hangs_is_retried_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene(server: LeaseServer) -> None:
-        first = candidate(server, "a")
-        await first.acquire()
-        keeping = asyncio.create_task(first.keep())
-        server.hangs = True
-        await asyncio.sleep(FAST.renewal + 0.05)  # one renewal hangs, and only that one
-        server.hangs = False
-        begun = asyncio.get_running_loop().time()
-        while asyncio.get_running_loop().time() < begun + FAST.duration:
-            await asyncio.sleep(0.01)
-            assert first.valid
-        keeping.cancel()
-
-    play(scene, monkeypatch)
+@on_quick_loop
+async def test_a_renewal_that_hangs_is_retried_in_time(server: LeaseServer) -> None:
+    first = candidate(server, "a")
+    await first.acquire()
+    keeping = asyncio.create_task(first.keep())
+    server.hangs = True
+    await asyncio.sleep(FAST.renewal + 0.05)  # one renewal hangs, and only that one
+    server.hangs = False
+    begun = asyncio.get_running_loop().time()
+    while asyncio.get_running_loop().time() < begun + FAST.duration:
+        await asyncio.sleep(0.01)
+        assert first.valid
+    keeping.cancel()
 
 
-def test_a_candidate_takes_the_lease_only_once_it_is_ready_to_lead(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene(server: LeaseServer) -> None:
-        ready = False
-        cold = candidate(server, "cold", ready=lambda: ready)
-        taking = asyncio.create_task(cold.acquire())
-        await candidate(server, "a").acquire()  # and never renews
-        begun = asyncio.get_running_loop().time()
-        while asyncio.get_running_loop().time() < begun + 1.5 * FAST.duration:
-            await asyncio.sleep(0.01)
-            assert server.holder == "a"
-        ready = True
-        async with asyncio.timeout(FAST.duration):
-            await taking
-
-    play(scene, monkeypatch)
-
-
-def play_for_real(scene: Callable[[LeaseServer], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with asyncio.timeout(LIMIT):
-            await scene(LeaseServer())
-
-    asyncio.run(run())
+@on_quick_loop
+async def test_a_candidate_takes_the_lease_only_once_it_is_ready_to_lead(server: LeaseServer) -> None:
+    ready = False
+    cold = candidate(server, "cold", ready=lambda: ready)
+    taking = asyncio.create_task(cold.acquire())
+    await candidate(server, "a").acquire()  # and never renews
+    begun = asyncio.get_running_loop().time()
+    while asyncio.get_running_loop().time() < begun + 1.5 * FAST.duration:
+        await asyncio.sleep(0.01)
+        assert server.holder == "a"
+    ready = True
+    async with asyncio.timeout(FAST.duration):
+        await taking
 
 
 class Campaign:
@@ -260,57 +251,51 @@ class Campaign:
         yield self._server
 
 
-def test_a_blocked_event_loop_does_not_delay_renewals() -> None:
-    async def scene(server: LeaseServer) -> None:
-        campaign = Campaign(server, "a")
-        election = campaign.election
-        leading = asyncio.create_task(campaign.run())
-        await election.won.wait()
-        time.sleep(1.3 * REAL.duration)  # noqa: ASYNC251 - this is the point
-        assert election.valid
-        leading.cancel()
-        await asyncio.wait([leading])
-        assert server.holder == "", "it released the lease"
-        while [each for each in threading.enumerate() if each.name == "election"]:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-
-    play_for_real(scene)
+@in_real_time
+async def test_a_blocked_event_loop_does_not_delay_renewals(server: LeaseServer) -> None:
+    campaign = Campaign(server, "a")
+    election = campaign.election
+    leading = asyncio.create_task(campaign.run())
+    await election.won.wait()
+    time.sleep(1.3 * REAL.duration)  # noqa: ASYNC251 - this is the point
+    assert election.valid
+    leading.cancel()
+    await asyncio.wait([leading])
+    assert server.holder == "", "it released the lease"
+    while [each for each in threading.enumerate() if each.name == "election"]:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
 
 
-def test_an_election_ends_if_another_operator_leads_or_it_cannot_connect() -> None:
-    async def scene(server: LeaseServer) -> None:
-        campaign = Campaign(server, "a")
-        running = asyncio.create_task(campaign.run())
-        await campaign.election.won.wait()
-        assert server.lease
-        server.lease["spec"]["holderIdentity"] = "b"
-        server.lease["metadata"]["resourceVersion"] = "99"
-        await running
-        assert campaign.election.lost
-        assert not campaign.election.valid
+@in_real_time
+async def test_an_election_ends_if_another_operator_leads_or_it_cannot_connect(server: LeaseServer) -> None:
+    campaign = Campaign(server, "a")
+    running = asyncio.create_task(campaign.run())
+    await campaign.election.won.wait()
+    assert server.lease
+    server.lease["spec"]["holderIdentity"] = "b"
+    server.lease["metadata"]["resourceVersion"] = "99"
+    await running
+    assert campaign.election.lost
+    assert not campaign.election.valid
 
-        @asynccontextmanager
-        async def broken() -> AsyncIterator[LeaseServer]:
-            raise OSError("no configuration")
-            yield server
+    @asynccontextmanager
+    async def broken() -> AsyncIterator[LeaseServer]:
+        raise OSError("no configuration")
+        yield server
 
-        with pytest.raises(OSError, match="no configuration"):
-            await Election().run(broken, lambda requests: candidate(server, "c"))
-
-    play_for_real(scene)
+    with pytest.raises(OSError, match="no configuration"):
+        await Election().run(broken, lambda requests: candidate(server, "c"))
 
 
 @pytest.mark.parametrize("error", [UnavailableError("no answer"), ConflictError("quicker"), NotFoundError("gone")])
-def test_release_never_raises(error: ClusterError, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene(server: LeaseServer) -> None:
-        lease = candidate(server, "a")
-        await lease.acquire()
+@on_quick_loop
+async def test_release_never_raises(error: ClusterError, server: LeaseServer) -> None:
+    lease = candidate(server, "a")
+    await lease.acquire()
 
-        async def refuse(verb: str, path: str, *, body: Any = None, query: Any = None) -> Any:
-            raise error
+    async def refuse(verb: str, path: str, *, body: Any = None, query: Any = None) -> Any:
+        raise error
 
-        server.request = refuse  # type: ignore[method-assign]
-        await lease.release()
-        assert not lease.valid
-
-    play(scene, monkeypatch)
+    server.request = refuse  # type: ignore[method-assign]
+    await lease.release()
+    assert not lease.valid
