@@ -59,6 +59,8 @@ def build_model(config):
 """
 """512 MiB of frozen parameters, which the process that is new must get, beside the small model that is trained."""
 UNDER_WAY = 2
+MOST_COLD = 10
+"""Kills of a training without Muster, which takes ten times as long to resume."""
 TUNED = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=2,heartbeat_timeout=2"
 
 Steps = list[tuple[float, int]]
@@ -218,7 +220,7 @@ def one_process(folder: Path, times: int) -> dict[str, Any]:
     with muster(folder / "forked", "DDP", module=OWN) as (training, local_job):
         forked = [_after(training, lambda: kill_process(local_job)) for _ in range(times)]
     with torchrun(folder / "torchrun", nodes="2", settings=TUNED) as (training, second):
-        theirs = [_after(training, lambda: _end(second().children(recursive=True))) for _ in range(times)]
+        theirs = [_after(training, lambda: _end(second().children(recursive=True))) for _ in range(min(times, MOST_COLD))]
     return _against(ours, forked=forked, torchrun=theirs)
 
 
@@ -241,7 +243,7 @@ def one_worker_of_tensorflow(folder: Path, times: int) -> dict[str, Any]:
         ours = [_after(training, lambda: kill_process(local_job)) for _ in range(times)]
         chief = [_after(training, lambda: kill_process(local_job, "worker-0")) for _ in range(times)]
     with plain_tensorflow(folder / "cold") as (training, restart):
-        cold = [_after(training, restart) for _ in range(times)]
+        cold = [_after(training, restart) for _ in range(min(times, MOST_COLD))]
     return {"worker": _against(ours, coldRestart=cold), "chief": _against(chief, coldRestart=cold)}
 
 
