@@ -123,10 +123,12 @@ class Waits:
     def rescue(self) -> None:
         self.rescues.append(os.environ["MUSTER_ATTEMPT"])
 
-    def join(self, until: Callable[[], bool]) -> None:
+    def join(self, until: Callable[[], bool], *, seconds: float = 20) -> None:
+        deadline = time.monotonic() + seconds
         with self.survivor.joining(self.rescue) as meanwhile:
             while not until():
                 meanwhile()
+                assert time.monotonic() < deadline, f"the wait did not end in {seconds} s"
 
 
 @pytest.fixture
