@@ -57,7 +57,7 @@ class Model(nn.Module):
 def build_model(config):
     return Model(digits.build_model(config))
 """
-"""512 MiB of frozen parameters, which the process that is new must get, beside the small model that is trained."""
+"""A task with 512 MiB of frozen parameters beside the small model that is trained."""
 UNDER_WAY = 2
 MOST_COLD = 10
 """Kills of a training without Muster, which takes ten times as long to resume."""
@@ -225,7 +225,7 @@ def one_process(folder: Path, times: int) -> dict[str, Any]:
 
 
 def one_process_with_a_large_state(folder: Path, times: int) -> dict[str, Any]:
-    """The process that takes its place gets 512 MiB from the one that survives."""
+    """A new process takes the place of the killed one, and gets 512 MiB from the process that survives."""
     with muster(folder / "large", "DDP", module=LARGE, checkpoint={"everySteps": 1000}) as (training, local_job):
         return _against([_after(training, lambda: kill_process(local_job)) for _ in range(times)])
 

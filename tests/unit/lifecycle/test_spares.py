@@ -166,13 +166,19 @@ def test_a_world_starts_once_the_supervisor_of_a_lost_worker_reports_its_last_wo
     assert story.status.world.ready_time == at(21)
 
 
-def test_a_spare_takes_the_place_of_a_worker_that_turns_out_to_be_lost() -> None:
-    """Its peer reports the loss first. Only then it is silent for so long that its node does not answer."""
+def loss_reported_by_the_peer() -> tuple[Story, ReplicaView]:
+    """A story in which worker-0 has just reported the loss of worker-1, and the view of worker-1."""
     story = training()
     story.expects_reports = True
     gone = replace(alive("worker-1", step=41), reported=at(20), node="node-1")
     broken = alive("worker-0", step=41, waiting=True, last_words=words(20, "its peers are gone", attempt=0))
     story.see(replace(broken, reported=at(20)), gone, replace(spare("worker-2"), reported=at(20)), seconds=20)
+    return story, gone
+
+
+def test_a_spare_takes_the_place_of_a_worker_that_turns_out_to_be_lost() -> None:
+    """Its peer reports the loss first. Only then it is silent for so long that its node does not answer."""
+    story, gone = loss_reported_by_the_peer()
     assert story.status.attempt == 1
     assert members(story) == ["worker-0", "worker-1"]
     kept = replace(alive("worker-0", attempt=1, waiting=True), reported=at(25))
@@ -188,11 +194,7 @@ def test_a_spare_takes_the_place_of_a_worker_that_turns_out_to_be_lost() -> None
 
 def test_a_silent_spare_takes_no_place_of_a_worker_that_turns_out_to_be_lost() -> None:
     """Nor does it while it is silent for so long only that a spare counts as lost, and not the worker before it."""
-    story = training()
-    story.expects_reports = True
-    gone = replace(alive("worker-1", step=41), reported=at(20), node="node-1")
-    broken = alive("worker-0", step=41, waiting=True, last_words=words(20, "its peers are gone", attempt=0))
-    story.see(replace(broken, reported=at(20)), gone, replace(spare("worker-2"), reported=at(20)), seconds=20)
+    story, gone = loss_reported_by_the_peer()
     kept = replace(alive("worker-0", attempt=1, waiting=True), reported=at(28))
     late = replace(spare("worker-2", made_in=1), reported=at(20), created=at(20))
     story.see(kept, gone, late, seconds=28)
