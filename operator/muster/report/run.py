@@ -15,6 +15,7 @@ from muster.report.history import History, ReportError, read_history
 from muster.report.page import Cell, Finding, Page, Section, Source, Story, Table
 from muster.report.plots import Bar, Bars, Line, Lines
 from muster.report.timeline import Kind, Span, coarse, goodput, seconds_by_kind, timeline
+from muster_contract.events import ResumeSource
 
 _PHASES = tuple(field.name for field in fields(Phases))
 PHASE_TITLES = tuple(f"{name.removesuffix('_seconds').replace('_', ' ')}, s" for name in _PHASES)
@@ -28,6 +29,9 @@ ENVIRONMENT = "Environment of each process"
 INTERRUPTED = {"Suspended", "Preempted"}
 METRICS = {"stalenessMean": "mean staleness in updates", "stalenessMost": "most staleness in updates"}
 """Names of the trainer's own metrics. Other metrics keep the names that their task gives them."""
+
+_STATES = {ResumeSource.MEMORY: "the snapshots in memory", ResumeSource.SURVIVORS: "the state of the processes that survived"}
+"""What an attempt trains from, if that is not a checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +154,8 @@ def story(run: Run) -> list[str]:
         if before is not None and before.end_time is not None:
             lines.append(ending(before))
         lines.extend(f"The attempt skipped checkpoint {skipped.path}: {skipped.reason}." for skipped in start.skipped)
-        where = "from the beginning" if start.step == 0 else f"from the checkpoint of step {start.step}"
+        state = _STATES.get(start.source or ResumeSource.STORAGE, "the checkpoint")
+        where = "from the beginning" if start.step == 0 else f"from {state} of step {start.step}"
         lines.append(f"{clock(start.time)} Attempt {start.attempt} trains {where}.")
     if history.curve:
         last = max(history.curve)
