@@ -23,7 +23,7 @@ from muster_contract.reports import MAX_REPORT, Reply, Report
 from muster_contract.wire import WireError, encode, parse
 
 BODY_SECONDS = 5.0  # in which a body must arrive
-MOST_OPEN = 4096  # supervisors whose connections stay open, because a handshake costs ten times as much as a report
+MOST_OPEN = 5000  # supervisors whose connections stay open, because a handshake costs ten times as much as a report
 
 _CLOSING = frozenset({401, 403, 408, 413, 415})
 
@@ -145,7 +145,7 @@ class CoordinationServer:
             begun = monotonic()
             reply = await self._reply_with_news(pod_uid, report, reply, until=begun + long_poll_seconds(preferred, alike))
             interval = max(SHORTEST_WAIT, interval - (monotonic() - begun))
-        channel.limits.expect(pod_uid, interval)
+        channel.limits.expect(pod_uid, interval, news=(reply.attempt, reply.world is not None) if _is_news(reply, report) else None)
         response = web.json_response(encode(replace(reply, interval_seconds=interval)))
         if len(channel.reports) > MOST_OPEN:
             response.force_close()

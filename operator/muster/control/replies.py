@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from muster.api.job import TrainingJob
 from muster.api.status import Phase, Reason
+from muster.api.unchecked import items, mapping, mappings
 from muster.lifecycle.facts.membership import attempt_of
 from muster.lifecycle.state import has_failed_without_successor, newest_ended
 from muster.lifecycle.transition.fence import member_to_start
@@ -37,7 +40,25 @@ def reply_to(job: TrainingJob, uid: str, report: Report, addresses: Addresses) -
     return replace(reply, world=world)
 
 
+def reply_basis(status: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The parts of a status, as plain data, that decide whether a waiting supervisor may go on. While they stay the same, so does its
+    reply, and there is no need to make thousands of replies again."""
+    world, newest = mapping(status.get("world")), mapping((items(status.get("attempts")) or [None])[-1])
+    members = items(world.get("members"))
+    decide = "readyTime" in world or any("incarnation" in member for _, member in mappings(members))
+    return (
+        status.get("phase"),
+        status.get("attempt"),
+        newest.get("endTime"),
+        newest.get("class"),
+        world.get("attempt"),
+        world.get("readyTime"),
+        members if decide else None,
+    )
+
+
 def _ready(report: Report, attempt: int) -> bool:
-    """Whether the replica waits to start this attempt, and not the next one."""
-    ended = report.last_words is not None and report.last_words.attempt == attempt
-    return report.waiting and report.attempt == attempt and not ended
+    """Whether the replica waits to start this attempt, and not the next one. Its newest report may be of the end of the one before."""
+    ended = report.last_words.attempt if report.last_words else None
+    waits_for = report.attempt + 1 if ended == report.attempt else report.attempt
+    return report.waiting and waits_for == attempt

@@ -12,6 +12,7 @@ from muster.admission.bounds import bounded
 from muster.api.constants import ORPHAN_FINALIZER
 from muster.api.status import FINAL_PHASES
 from muster.control.cluster import Child, Listing, Object, Unreadable, owner_of
+from muster.lifecycle.observed import ReplicaPhase
 
 _MOST_DELETED = 20_000  # uids of deleted objects, so that a list that began before a deletion does not bring the object back
 
@@ -54,6 +55,7 @@ class Store:
         self._on_job_changed: list[Callable[[str], None]] = []
         self._jobs: dict[str, Object] = {}
         self._children: dict[str, dict[str, Child]] = defaultdict(dict)
+        self._pending: dict[str, set[str]] = defaultdict(set)
         self._keys: dict[str, str] = {}
         self._services: dict[str, str] = {}
         self._deleted: OrderedDict[str, None] = OrderedDict()
@@ -72,6 +74,14 @@ class Store:
 
     def children(self, key: str) -> list[Child]:
         return list(self._children.get(key, {}).values())
+
+    def count(self, key: str) -> int:
+        """How many pods of the job are cached."""
+        return len(self._children.get(key, ()))
+
+    def has_pending(self, key: str) -> bool:
+        """Whether a pod of the job has not started yet."""
+        return key in self._pending
 
     @property
     def keys_by_need(self) -> list[str]:
@@ -115,6 +125,8 @@ class Store:
         cached = self._jobs.get(key)
         if uid in self._deleted or (cached is not None and version_of(cached) > version_of(job)):
             return
+        if cached is not None and version_of(cached) == version_of(job) and cached.get("status") == job.get("status"):
+            return  # an echo of the operator's own write; a new object would be parsed again
         slimmed = slim(job)
         if cached is not None and _same_spec(cached, slimmed):
             slimmed["spec"] = cached["spec"]  # parsed specs share its parts, so keep one copy
@@ -135,11 +147,16 @@ class Store:
         if uid in self._deleted or (cached is not None and cached.version > child.version):
             return
         self._children[child.key][uid] = child
+        if child.view.phase is ReplicaPhase.PENDING:
+            self._pending[child.key].add(uid)
+        else:
+            self._not_pending(child.key, uid)
         self._keys[uid] = child.key
 
     def drop_child(self, key: str, uid: str) -> None:
         self._record_deletion(uid)
         self._keys.pop(uid, None)
+        self._not_pending(key, uid)
         children = self._children.get(key)
         if children is not None:
             children.pop(uid, None)
@@ -153,6 +170,13 @@ class Store:
 
     def drop_service(self, key: str) -> None:
         self._services.pop(key, None)
+
+    def _not_pending(self, key: str, uid: str) -> None:
+        pending = self._pending.get(key)
+        if pending is not None:
+            pending.discard(uid)
+            if not pending:
+                del self._pending[key]
 
     def replace_children(self, key: str, children: Iterable[Child], *, cached_before: frozenset[str]) -> None:
         """Takes over a live list of one job's pods. `cached_before` has the uids that were cached when the list was requested. Pods among

@@ -6,6 +6,7 @@ from typing import Any
 
 from muster.api.constants import JOB_NAME_LABEL
 from muster.control.cluster import Child, owner_of
+from muster.control.pacing import gather_seconds
 from muster.control.queue import WorkQueue
 from muster.control.reconciler import CALM_SECONDS, STARTING_SECONDS
 from muster.control.store import Store, key_of, version_of
@@ -45,10 +46,9 @@ class CacheUpdates:
         if kind == "DELETED":
             self._queue.add(child.key)
         elif _urgent(child):
-            self._queue.add_after(child.key, LOSS_SECONDS, happened=True)
+            self._queue.add_after(child.key, gather_seconds(LOSS_SECONDS, self._store.count(child.key)), happened=True)
         else:
-            starting = any(child.view.phase is ReplicaPhase.PENDING for child in self._store.children(child.key))
-            self._queue.add_after(child.key, STARTING_SECONDS if starting else CALM_SECONDS)
+            self._queue.add_after(child.key, STARTING_SECONDS if self._store.has_pending(child.key) else CALM_SECONDS)
 
     def service(self, kind: str, service: dict[str, Any]) -> None:
         key = f"{service['metadata']['namespace']}/{service['metadata']['labels'][JOB_NAME_LABEL]}"

@@ -14,12 +14,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from muster.api.job import TrainingJob
+from muster.api.unchecked import mapping
 from muster.control.cluster import Object
 from muster.control.coordination import Channel, CoordinationServer, RefusedReportError
 from muster.control.errors import NotFoundError
+from muster.control.pacing import gather_seconds
 from muster.control.queue import WorkQueue
 from muster.control.reconciler import CALM_SECONDS
-from muster.control.replies import reply_to
+from muster.control.replies import reply_basis, reply_to
 from muster.control.reports import Reports
 from muster.control.store import Store
 from muster.kubernetes.election import Requests
@@ -54,6 +56,8 @@ class ClusterChannel:
         self._queue = queue
         self._reports = reports
         self._milestones: dict[str, tuple[Any, ...]] = {}
+        self._bases: dict[str, object] = {}
+        """`reply_basis` of each job."""
         self._tokens = Tokens(requests, lambda uid: self._job_of(uid) is not None)
         channel = Channel(
             reports=reports,
@@ -108,12 +112,19 @@ class ClusterChannel:
         is_new = self._milestones.get(uid) != milestones
         self._milestones[uid] = milestones
         if report.waiting or report.last_words is not None:
-            self._queue.add_after(key, GATHER_SECONDS)
+            self._queue.add_after(key, gather_seconds(GATHER_SECONDS, self._store.count(key)))
         else:
             self._queue.add_after(key, CALM_SECONDS if is_new else PROGRESS_SECONDS)
 
     def _job_changed(self, key: str) -> None:
-        self._server.job_changed(key)
+        job = self._store.job(key)
+        basis = reply_basis(mapping(job.get("status"))) if job is not None else None
+        if basis is None or self._bases.get(key) != basis:
+            self._server.job_changed(key)
+        if basis is None:
+            self._bases.pop(key, None)
+        else:
+            self._bases[key] = basis
 
     def _forget(self, uid: str) -> None:
         self._milestones.pop(uid, None)

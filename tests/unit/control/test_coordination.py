@@ -32,7 +32,7 @@ from muster.control.pacing import (
     interval_seconds,
     long_poll_seconds,
 )
-from muster.control.rate_limits import BURST_PER_POD, RateLimits
+from muster.control.rate_limits import BURST_FOR_EACH, BURST_PER_POD, RateLimits
 from muster.control.rate_limits import REPORTS_PER_SECOND as RATE_LIMIT
 from muster.control.reports import Reports
 from muster_contract.events import MAX_ENTRIES, Fingerprint
@@ -492,8 +492,42 @@ def test_pods_that_report_at_their_interval_are_served_during_a_flood() -> None:
         if tick % 10 == 0:
             report(f"good-{tick // 10 % 20}")
     assert shed["good"] == 0
-    assert served["evil"] + served["good"] <= 100 * 10 + 100
+    assert served["evil"] + served["good"] <= 100 * 10 + BURST_FOR_EACH * 60
     assert shed["evil"] > 8000
+
+
+def test_no_report_of_a_large_world_that_breaks_twice_is_refused() -> None:
+    clock, size = [0.0], 4096
+    limits = RateLimits(lambda: clock[0])
+    refused = 0
+
+    def report(number: int, news: tuple[int, bool] | None) -> None:
+        nonlocal refused
+        clock[0] += 0.0005
+        refused += limits.retry_seconds(str(number), size=2000, pods=size) > 0
+        limits.expect(str(number), 13.0, news=news)
+
+    for attempt in (1, 2):
+        for news in ((attempt, False), (attempt, True), None):
+            for number in range(size):
+                report(number, news)
+    assert refused == 0
+
+
+def test_news_of_an_attempt_excuses_one_early_report() -> None:
+    limits = RateLimits(lambda: 0.0, per_second=1.0, burst=100.0)
+
+    def served(uid: str, news: tuple[int, bool] | None) -> int:
+        """How many of 90 reports in a row are served to a pod whose replies all have this news."""
+        count = 0
+        for _ in range(90):
+            count += limits.retry_seconds(uid, size=2000, pods=1) == 0
+            limits.expect(uid, 10.0, news=news)
+        return count
+
+    assert served("flood", None) == 50  # the other half of the bucket is for pods that keep to their interval
+    assert served("no news", None) == 1
+    assert served("news", (1, True)) == 2
 
 
 def test_a_refusal_for_the_rate_has_retry_after_and_ignores_the_body() -> None:
