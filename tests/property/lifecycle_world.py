@@ -347,7 +347,11 @@ class World:
         if status.phase.final or (has_failed_without_successor(status) and pod.trains is not None):
             ended = "completed" if status.phase is Phase.SUCCEEDED else "dismissed"
             self.finish(name, "user error" if pod.trains is None else ended)
-        elif (told := attempt_of(status, pod.view.uid)) > pod.attempt:
+        elif (told := attempt_of(status, pod.view.uid)) > pod.attempt and self._starts_without_acknowledging(pod, told):
+            pod.attempt, pod.trains, pod.said = told, told, None  # and its report of that is late
+            if status.attempt not in self.created_for:
+                self._realise(status.attempt)
+        elif told > pod.attempt:
             pod.attempt, pod.trains = told, None
             if pod.sick is not None:  # its device is unhealthy in this attempt too
                 self._justify_known(pod, INFRASTRUCTURE)
@@ -362,6 +366,11 @@ class World:
             if status.attempt not in self.created_for:
                 self._realise(status.attempt)
             self.speak(name)
+
+    def _starts_without_acknowledging(self, pod: Pod, attempt: int) -> bool:
+        """Whether the reply to its report of the end of the attempt before starts this attempt."""
+        has_ended = pod.trains is None and pod.said is not None and pod.said.attempt == pod.attempt == attempt - 1
+        return has_ended and pod.view.report is not None and member_to_start(self.job.status, pod.view.uid) is not None
 
     def finish(self, name: str, how: str) -> None:
         pod, end = self.pods[name], DISMISSED if how == "dismissed" else ENDS[how]
