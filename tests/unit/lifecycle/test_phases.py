@@ -17,8 +17,8 @@ from tests.unit.lifecycle.lifecycle_cases import Story, at, failed, replica, rep
 
 
 def recovered(marks: dict[str, float | None], *, seen: float = 12.0) -> Story:
-    """A job of two workers. The processes of worker-0 died at 10.125 s, observed at 10.250 s. Those of worker-1 have ended at 11.25 s. The first
-    step is reported at `seen`."""
+    """A job of two workers. The processes of worker-0 died at 10.125 s, observed at 10.250 s. Those of worker-1 have ended at 11.25 s. The
+    first step is reported at `seen`."""
     story = running_story(2)
     trains = replica("worker-1", report=report("worker-1", inPlace=True), reported=at(10))
     waits = replica("worker-1", report=report("worker-1", attempt=1, inPlace=True, waiting=True), reported=at(10.5))
