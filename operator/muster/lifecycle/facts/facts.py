@@ -15,6 +15,7 @@ from muster.lifecycle.facts.membership import assigned, left_behind_of
 from muster.lifecycle.facts.times import milliseconds
 from muster.lifecycle.observed import Observed, ReplicaView
 from muster.lifecycle.policy import DEFAULT_POLICY, Policy
+from muster.lifecycle.state import is_open
 from muster.strategies.base import Strategy, WorldPlan
 from muster.strategies.registry import strategy_of
 from muster_contract.reports import Report
@@ -38,6 +39,8 @@ class Facts:
     """Replicas outside the world that wait for a later world to take them in."""
     left_behind: tuple[ReplicaView, ...] = ()
     """Replicas of older attempts that do not answer, and that no world waits for."""
+    basis: tuple[object, ...] = ()
+    """The parts of the status that these three depend on."""
 
     @property
     def spec(self) -> TrainingJobSpec:
@@ -144,10 +147,14 @@ class Facts:
         return highest if highest > status.attempt else None
 
     def in_world_of(self, status: TrainingJobStatus) -> Facts:
-        """The same facts, with each replica in the attempt that it has according to this status."""
+        """The same facts, with each replica in the attempt that it has according to this status. For thousands of replicas this takes most
+        of the time of a decision, so it is done again only if it can differ."""
+        basis = (status.world, status.left_behind, status.attempt, bool(status.attempts), status.phase, is_open(status))
+        if basis == self.basis:
+            return self
         replicas, standing_by = assigned(self.observed, status, self.strategy.roles)
         left_behind = left_behind_of(self.observed, status, self.strategy.roles)
-        return replace(self, replicas=replicas, standing_by=standing_by, left_behind=left_behind)
+        return replace(self, replicas=replicas, standing_by=standing_by, left_behind=left_behind, basis=basis)
 
 
 def read(
