@@ -803,16 +803,22 @@ def check_devices(world: World, old: TrainingJobStatus, new: TrainingJobStatus, 
 
 
 def _check_left_behind(world: World, old: TrainingJobStatus, new: TrainingJobStatus) -> None:
-    """Only what does not answer is left behind, and only if a fence keeps it from doing harm."""
+    """Only a pod that does not answer or is overdue is left behind, and only if a fence keeps it from doing harm."""
     fenced = world.job.spec.trainer.task is not None and strategy_of(world.job.spec.strategy).moves
     check(fenced or not new.left_behind, "left behind", f"{new.left_behind} are left behind, and no fence stops them")
     known = {each.uid for each in old.left_behind}
     for each in new.left_behind:
         pod = next((pod for pod in world.pods.values() if pod.view.uid == each.uid), None)
-        answers = pod is not None and each.uid not in known and not pod.frozen and not pod.muted
+        answers = pod is not None and each.uid not in known and not pod.frozen and not pod.muted and not _is_overdue(pod, world.now)
         check(not answers, "left behind", f"{each.name} is left behind, and answers")
         member = new.world and any(member.uid == each.uid for member in new.world.members)
         check(not member, "left behind", f"{each.name} is left behind, and a member")
+
+
+def _is_overdue(pod: Pod, now: datetime) -> bool:
+    """Whether the pod exists long after its grace period. It may have been frozen all that time, and have just thawed."""
+    due = pod.view.due if pod.view.deleting is not None else None
+    return due is not None and now >= due + timedelta(seconds=POLICY.overdue_seconds)
 
 
 def _check_restarts(world: World, status: TrainingJobStatus) -> None:
