@@ -163,8 +163,9 @@ def _on_silent_nodes(attempt: int, facts: Facts) -> list[Cause]:
     left_behind = (view for view in facts.left_behind if view.attempt == attempt and facts.strategy.is_in_world(view.role))
     views = [view for view in (*facts.trainers(attempt), *left_behind) if not view.over]
     silent = [view for view in views if facts.replaces_at_once and is_silent_after_the_end(view, facts)]
+    are_silent = {view.uid for view in silent}  # to compare whole views would take quadratic time
     late = facts.now - timedelta(seconds=facts.policy.overdue_seconds)
-    overdue = [view for view in views if view not in silent and view.due is not None and view.due <= late]
+    overdue = [view for view in views if view.uid not in are_silent and view.due is not None and view.due <= late]
     message = "did not end within its grace period, because its node does not answer"
     return [
         *(_silence(view, "and does not answer") for view in silent),

@@ -49,8 +49,9 @@ def lost_replicas(status: TrainingJobStatus, facts: Facts) -> list[ReplicaView]:
     silent = [view for view in views if is_silent(view, facts)]
     if not silent:
         return []
+    are_silent = {view.uid for view in silent}  # to compare whole views would take quadratic time
     reports = [view.report for view in views if view.report]
-    peers = [view.report for view in views if view.report and view not in silent]
+    peers = [view.report for view in views if view.report and view.uid not in are_silent]
     limits: dict[str, float] = {Activity.TRAINING: _standstill_seconds(facts, reports), Activity.SAVING: _saving_seconds(status, facts)}
     return silent if _stand_still(peers, limits) else []
 

@@ -34,7 +34,8 @@ def with_left_behind(status: TrainingJobStatus, facts: Facts) -> TrainingJobStat
     entries = (_entry(view, facts) for view in lost)
     uids = {view.replica: view.uid for view in lost}
     has_spares = facts.spec.recovery.spares and not status.world.ready_time and may_acknowledge(status, facts)
-    free = [view for view in spares.ready(facts) if view not in lost] if has_spares else []
+    are_lost = set(uids.values())
+    free = [view for view in spares.ready(facts) if view.uid not in are_lost] if has_spares else []
 
     def successor(member: Member) -> Member:
         takes_over = free and member.role == facts.strategy.worker_role
