@@ -699,7 +699,8 @@ def _check_members(world: World, new: TrainingJobStatus) -> None:
     if world.job.spec.recovery.spares:
         strategy = strategy_of(world.job.spec.strategy)
         planned, indexes = len(strategy.plan(world.job.spec).of(WORKER)), strategy.pool(world.job.spec).positions
-        check(len(members) == new.world.size == planned, "members", f"{members} of {planned} workers")
+        workers = [member for member in members if member[0] == WORKER]
+        check(len(workers) == new.world.size == planned, "members", f"{members} of {planned} workers")
         check(all(member in indexes for member in members), "members", f"{members} has a replica that the job does not have")
 
 
