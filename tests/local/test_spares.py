@@ -13,6 +13,8 @@ from tests.support.local_jobs import LocalJob, finish, job
 from tests.support.waiting import wait_until
 
 SECONDS = 240.0
+WHOLE_STATE = ("DDP", "MultiWorkerMirrored")
+"""The strategies in which each survivor saves the state after its last step."""
 
 
 def digits(strategy: str, *, spares: int) -> dict[str, Any]:
@@ -34,6 +36,8 @@ def digits(strategy: str, *, spares: int) -> dict[str, Any]:
         pytest.param("FSDP", 1, marks=pytest.mark.torch),
         pytest.param("DDP", 1, marks=[pytest.mark.torch, pytest.mark.thorough]),
         pytest.param("JAX", 1, marks=[pytest.mark.jax, pytest.mark.thorough]),
+        pytest.param("MultiWorkerMirrored", 0, marks=pytest.mark.tensorflow),
+        pytest.param("MultiWorkerMirrored", 1, marks=[pytest.mark.tensorflow, pytest.mark.thorough]),
     ],
 )
 def test_a_spare_takes_the_place_of_a_lost_worker_with_the_same_losses(strategy: str, lost: int, tmp_path: Path) -> None:
@@ -52,6 +56,8 @@ def test_a_spare_takes_the_place_of_a_lost_worker_with_the_same_losses(strategy:
     assert [record["reason"] for record in status["attempts"]] == ["ProcessKilled", "Completed"]
     assert labels(local_job) == members
     assert "readySpares" not in status
+    if strategy in WHOLE_STATE:
+        assert status["attempts"][1]["stepsLost"] == 0
     going_on = [survivor] if strategy == "DDP" else []
     assert [event["pid"] for event in local_job.events("survived")] == going_on
     alone = LocalJob(tmp_path / "alone")

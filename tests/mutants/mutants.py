@@ -632,6 +632,19 @@ BY_UNIT_TESTS: tuple[Mutant, ...] = (
         lambda original: lambda spare: replace(original(spare), awaited=False),
         "lifecycle/test_spares",
     ),
+    Mutant(
+        "spare-with-its-own-index",
+        "a spare joins a TensorFlow world as a task that the cluster does not have",
+        (
+            Patch(
+                "tf_config",
+                "_cluster",
+                lambda original: lambda key, **more: (original(key, **more)[0], {name: name[1] for name in original(key, **more)[1]}),
+            ),
+        ),
+        tests=("tests/unit/strategies/test_environment.py",),
+        root="muster.strategies",
+    ),
     # split gangs
     _unit(
         "split-gang-waits-as-long-again",

@@ -576,6 +576,8 @@ class World:
         suffix = next((member.suffix for member in members if member.replica == (action.role, action.index)), None)
         name = f"digits-{action.role}-{action.index}" + ("" if suffix is None else f"-{suffix}")
         others = [pod for pod in self.pods.values() if not self.stands_by(pod) and not self.left_behind(pod)]
+        if action.standby:  # a spare does not train, so it may be made beside an evaluator of an older attempt
+            others = [pod for pod in others if pod.view.role != EVALUATOR]
         older = [pod.view.name for pod in others if self.belongs(pod) < action.attempt]
         check(name not in {each.name for each in status.left_behind}, "names", f"{name} is made, and a pod of this name is left behind")
         check(not older, "fence", f"{name} of attempt {action.attempt} is made beside older {older}")
@@ -708,7 +710,8 @@ def _check_members(world: World, new: TrainingJobStatus) -> None:
     if world.job.spec.recovery.spares:
         strategy = strategy_of(world.job.spec.strategy)
         planned, indexes = len(strategy.plan(world.job.spec).of(WORKER)), strategy.pool(world.job.spec).positions
-        check(len(members) == new.world.size == planned, "members", f"{members} of {planned} workers")
+        workers = [member for member in members if member[0] == WORKER]
+        check(len(workers) == new.world.size == planned, "members", f"{members} of {planned} workers")
         check(all(member in indexes for member in members), "members", f"{members} has a replica that the job does not have")
 
 

@@ -76,6 +76,7 @@ MULTI_WORKER_MIRRORED = Strategy(
     environment=environment,
     options=frozenset({"loop"}),
     communications=frozenset({Communication.NCCL, Communication.RING}),
+    spares=True,
     data_parallel=data_parallel,
     measured=MEASURED,
     local_remark=LOCAL_REMARK,

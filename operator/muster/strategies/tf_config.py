@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from muster.api.spec import EVALUATOR, TrainingJobSpec
+from muster.api.spec import EVALUATOR, RoleName, TrainingJobSpec
 from muster.strategies.base import Addresses, Measured, ReplicaPlan, WorldPlan
 from muster.strategies.libraries import NCCL_PEER_LOST
 from muster_contract.strategy import Framework
@@ -45,13 +45,14 @@ TENSORFLOW = Framework(
 
 
 def tf_config(plan: WorldPlan, replica: ReplicaPlan, addresses: Addresses) -> str:
-    """The value of TF_CONFIG for one replica.
+    """The value of TF_CONFIG for one replica. Its task index is its place in the role: a spare may replace any worker.
 
     Only the TF_CONFIG of an evaluator lists the evaluator. The others would wait for it or count it as a member, while its own
     `multi_worker_util` refuses a task type that the cluster lacks.
     """
-    cluster = _cluster(_ClusterKey(plan, addresses), with_evaluator=replica.role == EVALUATOR)
-    return f'{{"cluster": {cluster}, "task": {json.dumps({"type": replica.role, "index": replica.index})}}}'
+    cluster, places = _cluster(_ClusterKey(plan, addresses), with_evaluator=replica.role == EVALUATOR)
+    task = {"type": replica.role, "index": places[replica.role, replica.index]}
+    return f'{{"cluster": {cluster}, "task": {json.dumps(task)}}}'
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,16 +70,20 @@ class _ClusterKey:
 
 
 @lru_cache(maxsize=16)
-def _cluster(key: _ClusterKey, *, with_evaluator: bool) -> str:
-    """The JSON of the cluster. It is cached, because it is the same for all replicas, and its cost grows with their number."""
-    members: dict[str, list[str]] = {}
+def _cluster(key: _ClusterKey, *, with_evaluator: bool) -> tuple[str, Mapping[tuple[RoleName, int], int]]:
+    """The JSON of the cluster, and the place of each member in its role. Both are cached, because they are the same for all replicas, and
+    their cost grows with the number of replicas."""
+    members: dict[RoleName, list[str]] = {}
+    places: dict[tuple[RoleName, int], int] = {}
     for member in key.plan.replicas:
         if member.role == EVALUATOR and not with_evaluator:
             continue
         host = key.addresses.host(member.role, member.index)
         port = key.addresses.port(member.role, member.index, PORT_NAME)
-        members.setdefault(member.role, []).append(f"{host}:{port}")
-    return json.dumps(members)
+        addresses = members.setdefault(member.role, [])
+        places[member.role, member.index] = len(addresses)
+        addresses.append(f"{host}:{port}")
+    return json.dumps(members), places
 
 
 def environment(spec: TrainingJobSpec, plan: WorldPlan, replica: ReplicaPlan, addresses: Addresses) -> Mapping[str, str]:

@@ -78,6 +78,23 @@ def test_only_the_cluster_of_the_evaluator_contains_the_evaluator() -> None:
     assert strategy_of(spec.strategy).plan(spec).size == 2
 
 
+@pytest.mark.parametrize(("lost", "hosts"), [(0, ["worker-2", "worker-1"]), (1, ["worker-0", "worker-2"])])
+def test_a_spare_has_the_place_of_the_lost_worker_in_tf_config(lost: int, hosts: list[str]) -> None:
+    spec = spec_of("MultiWorkerMirrored", {"worker": {"replicas": 2}, "evaluator": {}}, recovery={"spares": 1})
+    strategy, members = strategy_of(spec.strategy), [*((WORKER, int(host[-1])) for host in hosts), (EVALUATOR, 0)]
+    plan = strategy.pool(spec).arranged(members)
+    configs = [json.loads(strategy.environment(spec, plan, each, ClusterAddresses("job", "ns"))["TF_CONFIG"]) for each in plan.replicas]
+    addresses = [f"{host}.job.ns.svc:2222" for host in hosts]
+    assert [each["cluster"]["worker"] for each in configs] == [addresses] * 3
+    assert [each["task"] for each in configs] == [
+        {"type": "worker", "index": 0},
+        {"type": "worker", "index": 1},
+        {"type": "evaluator", "index": 0},
+    ]
+    assert plan.replicas[lost].index == 2
+    assert (plan.replicas[lost].first_rank, plan.size) == (lost, 2)
+
+
 def test_the_coordinator_of_a_parameter_server_job_is_its_chief() -> None:
     spec = spec_of("ParameterServer", {"chief": {}, "worker": {"replicas": 2}, "ps": {}, "evaluator": {}})
     cluster = {"chief": CHIEFS, "worker": W, "ps": SERVERS}
