@@ -96,6 +96,8 @@ class Pod:
     """The one that it has come to, whether anybody knows or not."""
     frozen: bool = False
     """Its node is: nothing of it runs or answers, and nobody is told."""
+    was_frozen: bool = False
+    """Its node is or was frozen, so it may still end late."""
     sick: datetime | None = None
     """Since when its node reports one of its devices as unhealthy."""
     muted: bool = False
@@ -495,6 +497,7 @@ class World:
         """What is said of it later: that its node does not answer, or that it did not end in time."""
         pod = self.pods[name]
         pod.frozen = pod.view.phase is ReplicaPhase.RUNNING
+        pod.was_frozen = pod.was_frozen or pod.frozen
         if pod.frozen:
             self._justify_known(pod, INFRASTRUCTURE)
             self._justify_known(pod, PREEMPTION)
@@ -631,7 +634,7 @@ class World:
         check(not kept or pod.view.deleting is not None, "kept for its log", f"{action.name} is deleted: {decided.message}")
         pod.asked = True
         if action.grace_seconds == 0:
-            is_stuck = pod.frozen and pod.view.due is not None and self.now >= pod.view.due + timedelta(seconds=POLICY.stuck_seconds)
+            is_stuck = pod.was_frozen and pod.view.due is not None and self.now >= pod.view.due + timedelta(seconds=POLICY.stuck_seconds)
             check(pod.view.empty or is_stuck, "by force", f"{action.name} is removed by force, and something of it may run")
             del self.pods[action.name]
             self._remember()
