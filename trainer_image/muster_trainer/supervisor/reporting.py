@@ -19,7 +19,7 @@ from muster_contract.reports import MAX_INTERVAL, MAX_REPLY, MAX_REPORT, LastWor
 from muster_contract.run_state import RunState, with_state
 from muster_contract.wire import encode, parse
 
-LEAST_GAP = 0.02  # the least seconds between two reports
+LEAST_GAP = 0.02  # the least seconds between two reports, unless the replica waits for its next world
 FIRST_INTERVAL = 1.0  # the interval in seconds before the first reply, which sets it
 TIMEOUT = 2.0  # seconds for one report
 LONGEST_DELAY = 10  # the most seconds for which the operator may delay the reply to a replica that waits for its next world
@@ -125,7 +125,11 @@ class Reporter:
             pause = self._post(report)
             due = time.monotonic() + max(pause, self.interval)
             with self._update:
-                self._update.wait_for(lambda: self._final, timeout=0 if final else pause)
+                self._update.wait_for(lambda pause=pause: self._final or self._may_skip(pause), timeout=0 if final else pause)
+
+    def _may_skip(self, pause: float) -> bool:
+        """Whether a report can be posted before the pause ends: the next world waits for each report of a replica that waits."""
+        return pause <= LEAST_GAP and self._changed and self._report is not None and self._report.waiting
 
     def _post(self, report: Report) -> float:
         """Posts a report. Returns the least seconds until the next one."""
