@@ -102,7 +102,7 @@ class Parent:
             self._prepared.remove(each)
             if each.take_over(request, descriptors):
                 return each.pid
-        return self._fork(lambda: become(request, descriptors, self._supervisor))
+        return self._fork(lambda: carry_out(request, descriptors, self._supervisor))
 
     def _prepare(self) -> int:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -172,14 +172,17 @@ def wait_prepared(connection: socket.socket, strategy: StrategyRuntime, supervis
     with suppress(Exception):  # without preparation, the process only starts more slowly
         prepare(strategy)
     gc.collect()
-    with suppress(OSError):
+    try:
         connection.sendall(SIGN)
         request, descriptors, _, _ = socket.recv_fds(connection, LONGEST_REQUEST, DESCRIPTORS)
         connection.sendall(SIGN)
-        if connection.recv(1):
-            connection.close()
-            become(request, descriptors, supervisor)
-    os._exit(0)
+        is_awaited = connection.recv(1) == SIGN
+    except OSError:
+        is_awaited = False
+    if not is_awaited:  # the parent has ended, or has forked another process for this request
+        os._exit(0)
+    connection.close()
+    carry_out(request, descriptors, supervisor)
 
 
 def prepare(strategy: StrategyRuntime) -> None:
@@ -189,11 +192,19 @@ def prepare(strategy: StrategyRuntime) -> None:
         module.__dict__["prepare"]()
 
 
-def become(request: bytes, descriptors: list[int], parent: int) -> NoReturn:
-    """Runs the training process of the request in this fork. `descriptors` are those for stdout and stderr, and then those whose numbers
-    are in the variables `passed`. The process ends when `parent` ends."""
+def carry_out(request: bytes, descriptors: list[int], supervisor: int) -> NoReturn:
+    """Runs the process of the request in this fork. The descriptors after those for stdout and stderr have their numbers in the variables
+    `passed`."""
     document = json.loads(request)
-    streams, passed = descriptors[:2], dict(zip(document["passed"], map(str, descriptors[2:]), strict=True))
+    passed = dict(zip(document["passed"], map(str, descriptors[2:]), strict=True))
+    become({**document["environ"], **passed}, descriptors[:2], supervisor)
+
+
+def become(environ: dict[str, str], streams: list[int], parent: int) -> NoReturn:
+    """Runs the training process of the environment `environ` in this fork.
+
+    `streams` are the descriptors for stdout and stderr. The process ends when `parent` ends.
+    """
     die_with(parent)
     stdout, stderr = streams
     null = os.open(os.devnull, os.O_RDONLY)
@@ -203,7 +214,7 @@ def become(request: bytes, descriptors: list[int], parent: int) -> NoReturn:
         if descriptor > 2:
             os.close(descriptor)
     os.environ.clear()
-    os.environ.update({**document["environ"], **passed})
+    os.environ.update(environ)
     process.main()
 
 

@@ -29,7 +29,8 @@ def train_once(parallelize: Callable[[nn.Sequential, DeviceMesh], nn.Module]) ->
     try:
         with torch.random.fork_rng(devices=[]):
             mesh = init_device_mesh("cpu", (1,), mesh_dim_names=("prepared",))  # no other mesh is equal to it in caches of PyTorch
-            dist.all_gather_object([None], "")
+            gathered = [""]
+            dist.all_gather_object(gathered, "")
             model = parallelize(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH)), mesh)
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
             outputs = model(torch.zeros(WIDTH, WIDTH))

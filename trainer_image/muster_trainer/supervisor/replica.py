@@ -52,7 +52,7 @@ REPORT_SECONDS = 2.0
 # Seconds before a world that hangs is ended, so that every supervisor can take the stacks of its processes.
 SHORTEST_HOLD, LONGEST_HOLD = 3.0, 10.0
 IDLE_SECONDS = 2.0
-PREPARE_SECONDS = 2.0  # after the start of an attempt, because its first steps need the processors
+PREPARE_SECONDS = 2.0  # of training before the next attempt is prepared, because the first steps need the processors
 LONGEST_TURN = 1.0  # seconds; the longest wait for an event, in case a wake-up is missed
 BEFORE_STEPS = (Activity.STARTING, Activity.RESTORING)  # activities of the bundled trainer in which no step is done
 PROGRESSING = {each.event for each in (Step, Commit, Evaluation, Pace)}  # events of processes that make progress
@@ -253,6 +253,7 @@ class Replica:
         self._stacks: tuple[Stack, ...] = ()
         self._earliest_end = 0.0
         self._is_broken = False
+        self._training_since: float | None = None
         self._has_prepared = False
         self._started = self._moved = time.monotonic()
         self._selector = selectors.DefaultSelector()
@@ -316,8 +317,11 @@ class Replica:
 
     def _prepare_next(self) -> None:
         """Has processes prepared for the next attempt, once this one has trained for a while."""
-        is_training = self._state.phase == Activity.TRAINING and self._ending.term_at == math.inf
-        if not self._has_prepared and is_training and time.monotonic() > self._started + PREPARE_SECONDS:
+        if self._state.phase != Activity.TRAINING or self._ending.term_at < math.inf:
+            return
+        now = time.monotonic()
+        self._training_since = self._training_since or now
+        if not self._has_prepared and now > self._training_since + PREPARE_SECONDS:
             self._has_prepared = True
             self._starter.prepare(len(self._launches))
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from urllib.parse import urlsplit
 
@@ -125,11 +125,12 @@ class Reporter:
             pause = self._post(report)
             due = time.monotonic() + max(pause, self.interval)
             with self._update:
-                self._update.wait_for(lambda pause=pause: self._final or self._may_skip(pause), timeout=0 if final else pause)
+                self._update.wait_for(partial(self._may_end, pause), timeout=0 if final else pause)
 
-    def _may_skip(self, pause: float) -> bool:
-        """Whether a report can be posted before the pause ends: the next world waits for each report of a replica that waits."""
-        return pause <= LEAST_GAP and self._changed and self._report is not None and self._report.waiting
+    def _may_end(self, pause: float) -> bool:
+        """Whether a report may be posted before the pause is over. The next world waits for each report of a replica that waits for it."""
+        is_awaited = self._changed and self._report is not None and self._report.waiting
+        return self._final or (is_awaited and pause <= LEAST_GAP)
 
     def _post(self, report: Report) -> float:
         """Posts a report. Returns the least seconds until the next one."""

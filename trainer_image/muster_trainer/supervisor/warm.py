@@ -16,7 +16,7 @@ from typing import Any
 from muster_contract.environment import EVENTS_FD, MEMORY_FD, ORDERS_FD
 from muster_trainer.supervisor import image
 from muster_trainer.supervisor.environment import Launch
-from muster_trainer.supervisor.processes import Process, die_with_parent, start
+from muster_trainer.supervisor.processes import Process, become_subreaper, die_with_parent, start
 from muster_trainer.supervisor.signals import SignalInbox
 
 ANSWER_SECONDS = 10.0  # for a fork, which takes milliseconds
@@ -55,6 +55,7 @@ class Starter:
 
     def prepare(self, count: int) -> None:
         """Lets the warm parent prepare so many processes for the next attempt."""
+        become_subreaper()
         while self._parent and self._parent.ready and len(self._parent.prepared) < count:
             self._parent.prepare()
 
