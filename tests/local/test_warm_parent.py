@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from muster_trainer.supervisor.environment import Launch
-from muster_trainer.supervisor.processes import become_subreaper, reap
+from muster_trainer.supervisor.processes import Process, become_subreaper, reap
 from muster_trainer.supervisor.signals import SignalInbox
 from muster_trainer.supervisor.warm import WarmParent
 from tests.support import descriptors
@@ -122,3 +122,53 @@ def test_a_parent_that_cannot_import_is_given_up_and_processes_start_cold(enviro
     parent = WarmParent({**environ, "MUSTER_TRAINER": json.dumps({**json.loads(environ["MUSTER_TRAINER"]), "strategy": ABSENT})})
     assert not parent.await_ready(INBOX)
     assert not parent.ready
+
+
+@pytest.mark.torch
+def test_a_prepared_process_takes_the_next_launch(parent: WarmParent, environ: dict[str, str]) -> None:
+    assert parent.await_ready(INBOX)
+    parent.prepare()
+    [prepared] = parent.prepared
+    limit = time.monotonic() + DEADLINE
+    while parent.prepared:  # until it is ready, launches get new forks
+        process = parent.start(Launch(0, (), environ))
+        assert process is not None
+        assert _exit_code(process) == 11
+        assert time.monotonic() < limit
+    assert process.pid == prepared
+    assert "spec.trainer.task: there is no task 'unknown'" in os.read(process.stderr, 65536).decode()
+
+
+@pytest.mark.torch
+def test_a_lost_prepared_process_is_replaced_by_a_new_fork(parent: WarmParent, environ: dict[str, str]) -> None:
+    assert parent.await_ready(INBOX)
+    parent.prepare()
+    [prepared] = parent.prepared
+    os.kill(prepared, signal.SIGKILL)
+    limit = time.monotonic() + DEADLINE
+    while psutil.pid_exists(prepared) and time.monotonic() < limit:
+        reap([])
+    process = parent.start(Launch(0, (), environ))
+    assert process is not None
+    assert process.pid != prepared
+    assert not parent.prepared
+    assert _exit_code(process) == 11
+
+
+@pytest.mark.torch
+def test_a_prepared_process_ends_with_its_parent(parent: WarmParent) -> None:
+    assert parent.await_ready(INBOX)
+    parent.prepare()
+    [prepared] = parent.prepared
+    parent.close()
+    limit = time.monotonic() + DEADLINE
+    while psutil.pid_exists(prepared):
+        reap([])
+        assert time.monotonic() < limit
+
+
+def _exit_code(process: Process) -> int | None:
+    limit = time.monotonic() + DEADLINE
+    while process.running and time.monotonic() < limit:
+        reap([process])
+    return process.exit_code

@@ -3,6 +3,9 @@
 It imports the modules that every process of the job needs, and initialises nothing. For each request on the socket it forks a
 process. So an attempt does not wait for the import of a framework, and processes share the memory of imported modules. It forks
 twice: the child forks the process and exits at once. The supervisor is the nearest subreaper, so it becomes the parent.
+
+It can also fork *prepared* processes, which wait for a later request. Each runs a small model once, if the strategy has a function for
+that. So a process that takes the place of a lost one waits neither for a fork, nor for what a framework does only once.
 """
 
 from __future__ import annotations
@@ -11,11 +14,15 @@ import gc
 import importlib
 import json
 import os
+import select
 import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import NoReturn
 
 from muster_contract.environment import ReplicaEnvironment
 from muster_contract.strategy import Framework, StrategyRuntime
@@ -25,6 +32,8 @@ from muster_trainer.host.parent import die_with
 from muster_trainer.training.summaries import import_writer
 
 LONGEST_REQUEST = 1 << 21
+PREPARE, SIGN = b"prepare", b"!"
+ANSWER_SECONDS = 5.0  # for a process that is ready
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/accel", "/dev/vfio")
 DESCRIPTORS = 5
 """The most descriptors of a request: stdout, stderr, and those whose numbers are in variables (`passed`)."""
@@ -40,14 +49,90 @@ def main() -> None:
     connection.sendall(json.dumps({"unfit": unfit(strategy.framework)}).encode())
     gc.collect()
     gc.freeze()  # otherwise a collection in a child would copy every page with an object
-    while True:
-        request, descriptors, _, _ = socket.recv_fds(connection, LONGEST_REQUEST, DESCRIPTORS)
-        if not request:
-            return
-        pid = _fork(**json.loads(request), descriptors=descriptors, connection=connection, supervisor=supervisor)
-        for descriptor in descriptors:
-            os.close(descriptor)
-        connection.sendall(json.dumps({"pid": pid}).encode())
+    Parent(connection, strategy, supervisor).serve()
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A process that waits for a request on the other end of `socket`."""
+
+    pid: int
+    socket: socket.socket
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it waits for a request, or has ended."""
+        return bool(select.select([self.socket], [], [], 0)[0])
+
+    def take_over(self, request: bytes, descriptors: list[int]) -> bool:
+        """Gives the request to the process, once. Returns whether it carries it out. False if it has ended, or does not answer."""
+        self.socket.settimeout(ANSWER_SECONDS)
+        with self.socket, suppress(OSError):
+            if not self.socket.recv(1):
+                return False
+            socket.send_fds(self.socket, [request], descriptors)
+            if self.socket.recv(1):
+                self.socket.sendall(SIGN)  # without it, a process that answers too late ends
+                return True
+        return False
+
+
+class Parent:
+    """The warm parent, once it has imported everything."""
+
+    def __init__(self, connection: socket.socket, strategy: StrategyRuntime, supervisor: int) -> None:
+        self._connection, self._strategy, self._supervisor = connection, strategy, supervisor
+        self._prepared: list[Prepared] = []
+
+    def serve(self) -> None:
+        """Answers requests until the supervisor closes the socket. `PREPARE` asks for a prepared process, and every other one for the
+        process that it describes. The answer has its pid, and the pids of all prepared processes."""
+        while True:
+            request, descriptors, _, _ = socket.recv_fds(self._connection, LONGEST_REQUEST, DESCRIPTORS)
+            if not request:
+                return
+            pid = self._prepare() if request == PREPARE else self._start(request, descriptors)
+            for descriptor in descriptors:
+                os.close(descriptor)
+            self._connection.sendall(json.dumps({"pid": pid, "prepared": [each.pid for each in self._prepared]}).encode())
+
+    def _start(self, request: bytes, descriptors: list[int]) -> int:
+        """The pid of the process of this request: a prepared one if one is ready, else a new one."""
+        for each in [each for each in self._prepared if each.is_ready]:
+            self._prepared.remove(each)
+            if each.take_over(request, descriptors):
+                return each.pid
+        return self._fork(lambda: carry_out(request, descriptors, self._supervisor))
+
+    def _prepare(self) -> int:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            pid = self._fork(lambda: wait_prepared(theirs, self._strategy, self._supervisor), also_close=ours)
+        self._prepared.append(Prepared(pid, ours))
+        return pid
+
+    def _fork(self, run: Callable[[], NoReturn], *, also_close: socket.socket | None = None) -> int:
+        """Forks a process that calls `run`. Returns its pid."""
+        reader, writer = os.pipe()
+        between = os.fork()
+        if between == 0:
+            parent = os.getpid()  # read before the fork, because the child may have a new parent by then
+            child = os.fork()
+            if child == 0:
+                for each in (self._connection, also_close, *(other.socket for other in self._prepared)):
+                    if each is not None:
+                        each.close()
+                os.setsid()
+                while os.getppid() == parent:  # until that process has exited and the supervisor is the parent
+                    time.sleep(0.001)
+                run()
+            os.write(writer, str(child).encode())
+            os._exit(0)
+        os.close(writer)
+        os.waitpid(between, 0)
+        pid = int(os.read(reader, 32))
+        os.close(reader)
+        return pid
 
 
 def import_all(strategy: StrategyRuntime, *, summaries: bool) -> None:
@@ -81,30 +166,42 @@ def _open_files() -> list[str]:
     return paths
 
 
-def _fork(*, environ: dict[str, str], passed: list[str], descriptors: list[int], connection: socket.socket, supervisor: int) -> int:
-    """Forks a process and returns its pid. `passed` are the variables that get the numbers of the descriptors after stdout and stderr."""
-    reader, writer = os.pipe()
-    between = os.fork()
-    if between == 0:
-        parent = os.getpid()  # read before the fork, because the child may have a new parent by then
-        child = os.fork()
-        if child == 0:
-            connection.close()
-            os.setsid()
-            while os.getppid() == parent:  # until that process has exited and the supervisor is the parent
-                time.sleep(0.001)
-            become({**environ, **dict(zip(passed, map(str, descriptors[2:]), strict=True))}, descriptors[:2], supervisor)
-        os.write(writer, str(child).encode())
+def wait_prepared(connection: socket.socket, strategy: StrategyRuntime, supervisor: int) -> NoReturn:
+    """Prepares this fork, and waits for the request of a process."""
+    die_with(supervisor)
+    with suppress(Exception):  # without preparation, the process only starts more slowly
+        prepare(strategy)
+    gc.collect()
+    try:
+        connection.sendall(SIGN)
+        request, descriptors, _, _ = socket.recv_fds(connection, LONGEST_REQUEST, DESCRIPTORS)
+        connection.sendall(SIGN)
+        is_awaited = connection.recv(1) == SIGN
+    except OSError:
+        is_awaited = False
+    if not is_awaited:  # the parent has ended, or has forked another process for this request
         os._exit(0)
-    os.close(writer)
-    os.waitpid(between, 0)
-    pid = int(os.read(reader, 32))
-    os.close(reader)
-    return pid
+    connection.close()
+    carry_out(request, descriptors, supervisor)
 
 
-def become(environ: dict[str, str], streams: list[int], parent: int) -> None:
-    """Runs the training process of the environment `environ` in this fork. Does not return.
+def prepare(strategy: StrategyRuntime) -> None:
+    """Calls the function `prepare` of the module of the strategy's engine, if it has one."""
+    module = sys.modules.get((strategy.engine or "").partition(":")[0])
+    if module is not None and "prepare" in module.__dict__:
+        module.__dict__["prepare"]()
+
+
+def carry_out(request: bytes, descriptors: list[int], supervisor: int) -> NoReturn:
+    """Runs the process of the request in this fork. The descriptors after those for stdout and stderr have their numbers in the variables
+    `passed`."""
+    document = json.loads(request)
+    passed = dict(zip(document["passed"], map(str, descriptors[2:]), strict=True))
+    become({**document["environ"], **passed}, descriptors[:2], supervisor)
+
+
+def become(environ: dict[str, str], streams: list[int], parent: int) -> NoReturn:
+    """Runs the training process of the environment `environ` in this fork.
 
     `streams` are the descriptors for stdout and stderr. The process ends when `parent` ends.
     """

@@ -62,7 +62,7 @@ POLICY = Policy(
         FailureClass.APPLICATION: Delays(1, 30),
     },
 )
-REPORT_SECONDS = 0.02  # from the first report to the next decision, which then covers all reports in between
+REPORT_SECONDS = 0.005  # from the first report to the next decision, which then covers all reports in between
 TICK_SECONDS = 0.25  # between two reads of the logs that are shown
 BROKEN_GRACE = 5.0  # grace period in seconds of the replicas of a broken world, because none can save
 LONGEST_GRACE = 10.0  # grace period in seconds of processes that remain when `muster run` ends

@@ -15,6 +15,7 @@ from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.pytorch import compat
 from muster_trainer.pytorch.engine import TorchEngine
 from muster_trainer.pytorch.parallel import Batch, Context, Layout, ParallelModel, broadcast_together, restore_buffers
+from muster_trainer.pytorch.preparation import train_once
 from muster_trainer.tasks.module import Task
 from muster_trainer.training.engine import Engine
 
@@ -25,6 +26,10 @@ POWER_SGD_FIRST_STEPS = 10
 
 def engine(task: Task, spec: TrainerSpec) -> Engine:
     return TorchEngine(task, spec, DdpModel)
+
+
+def prepare() -> None:
+    train_once(lambda model, mesh: compat.ddp(model))
 
 
 class DdpModel(ParallelModel):

@@ -16,6 +16,7 @@ from muster_trainer.pytorch import compat, precision
 from muster_trainer.pytorch.engine import TorchEngine
 from muster_trainer.pytorch.mesh import mesh_of
 from muster_trainer.pytorch.parallel import Context, Layout, ParallelModel
+from muster_trainer.pytorch.preparation import train_once
 from muster_trainer.pytorch.tensor_parallel import cut_matrices
 from muster_trainer.tasks.module import Task
 from muster_trainer.training.engine import Engine
@@ -23,6 +24,18 @@ from muster_trainer.training.engine import Engine
 
 def engine(task: Task, spec: TrainerSpec) -> Engine:
     return TorchEngine(task, spec, FsdpModel)
+
+
+def prepare() -> None:
+    train_once(_in_shards)
+
+
+def _in_shards(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    if compat.FSDP_NEEDS_FIX_ON_CPU:
+        compat.fix_fsdp_on_cpu()
+    for layer in (*layers(model), model):
+        fully_shard(layer, mesh=mesh, reshard_after_forward=not compat.FSDP_NEEDS_FIX_ON_CPU)
+    return model
 
 
 class FsdpModel(ParallelModel):

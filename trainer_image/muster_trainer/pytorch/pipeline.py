@@ -21,6 +21,7 @@ from muster_trainer.pytorch.engine import TorchEngine
 from muster_trainer.pytorch.parallel import Batch, Context
 from muster_trainer.pytorch.pipedream import PipeDreamModel
 from muster_trainer.pytorch.pipeline_stages import PipelineModel
+from muster_trainer.pytorch.preparation import train_once
 from muster_trainer.pytorch.world import detect_peer_loss
 from muster_trainer.tasks.module import Task
 from muster_trainer.training.engine import Engine
@@ -30,6 +31,10 @@ def engine(task: Task, spec: TrainerSpec) -> Engine:
     """The engine for the schedule of the job."""
     options = spec.options.pipeline or PipelineOptions()
     return TorchEngine(task, spec, ScheduledModel if options.schedule.is_synchronous else PipeDreamModel)
+
+
+def prepare() -> None:
+    train_once(lambda model, mesh: model)
 
 
 class ScheduledModel(PipelineModel):

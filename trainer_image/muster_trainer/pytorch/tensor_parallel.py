@@ -17,6 +17,7 @@ from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.pytorch.engine import TorchEngine
 from muster_trainer.pytorch.mesh import mesh_of
 from muster_trainer.pytorch.parallel import Context, Layout, ParallelModel
+from muster_trainer.pytorch.preparation import train_once
 from muster_trainer.tasks.module import Task
 from muster_trainer.training.engine import Engine
 
@@ -29,6 +30,10 @@ STYLES: Mapping[str, Any] = {
 
 def engine(task: Task, spec: TrainerSpec) -> Engine:
     return TorchEngine(task, spec, TensorParallelModel)
+
+
+def prepare() -> None:
+    train_once(lambda model, mesh: parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()}))
 
 
 class TensorParallelModel(ParallelModel):

@@ -52,6 +52,7 @@ REPORT_SECONDS = 2.0
 # Seconds before a world that hangs is ended, so that every supervisor can take the stacks of its processes.
 SHORTEST_HOLD, LONGEST_HOLD = 3.0, 10.0
 IDLE_SECONDS = 2.0
+PREPARE_SECONDS = 2.0  # of training before the next attempt is prepared, because the first steps need the processors
 LONGEST_TURN = 1.0  # seconds; the longest wait for an event, in case a wake-up is missed
 BEFORE_STEPS = (Activity.STARTING, Activity.RESTORING)  # activities of the bundled trainer in which no step is done
 PROGRESSING = {each.event for each in (Step, Commit, Evaluation, Pace)}  # events of processes that make progress
@@ -93,6 +94,7 @@ def _stand_by(environ: Mapping[str, str], replica: ReplicaEnvironment, starter: 
     """Imports the framework, so that the replica can join a world sooner."""
     with suppress(TrainerError):  # it is raised again when the processes start
         starter.warm_up(environ, bundled=_is_bundled(replica.trainer_spec))
+        starter.prepare(replica.processes)
     return last_words(ExitCode.PREEMPTED, "this stand-by replica has joined no world", None), report_of(replica)
 
 
@@ -251,6 +253,8 @@ class Replica:
         self._stacks: tuple[Stack, ...] = ()
         self._earliest_end = 0.0
         self._is_broken = False
+        self._training_since: float | None = None
+        self._has_prepared = False
         self._started = self._moved = time.monotonic()
         self._selector = selectors.DefaultSelector()
 
@@ -266,6 +270,7 @@ class Replica:
                 self._handle_ends(ended)
                 self._handle_losses()
                 self._carry_out_ending()
+                self._prepare_next()
             self._release_survivors()
         finally:
             self._clear_descendants()
@@ -309,6 +314,16 @@ class Replica:
             self._selector.register(reader, selectors.EVENT_READ)
         self._output.follow(self._processes)
         self._publish()
+
+    def _prepare_next(self) -> None:
+        """Has processes prepared for the next attempt, once this one has trained for a while."""
+        if self._state.phase != Activity.TRAINING or self._ending.term_at < math.inf:
+            return
+        now = time.monotonic()
+        self._training_since = self._training_since or now
+        if not self._has_prepared and now > self._training_since + PREPARE_SECONDS:
+            self._has_prepared = True
+            self._starter.prepare(len(self._launches))
 
     def _turn(self, seconds: float) -> list[Ended]:
         """Waits for an event for at most `seconds`, and records it. Returns the processes that have ended."""
@@ -505,7 +520,7 @@ class Replica:
     @property
     def _spare(self) -> frozenset[int]:
         """The pids of descendants that are no processes of an attempt."""
-        return self._history.uploads | self._survivors.pids | ({self._starter.spare} if self._starter.spare else set())
+        return self._history.uploads | self._survivors.pids | self._starter.spare
 
     def _drain_events(self) -> None:
         self._accept()

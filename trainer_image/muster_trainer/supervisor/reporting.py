@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from urllib.parse import urlsplit
 
@@ -19,7 +19,7 @@ from muster_contract.reports import MAX_INTERVAL, MAX_REPLY, MAX_REPORT, LastWor
 from muster_contract.run_state import RunState, with_state
 from muster_contract.wire import encode, parse
 
-LEAST_GAP = 0.02  # the least seconds between two reports
+LEAST_GAP = 0.02  # the least seconds between two reports, unless the replica waits for its next world
 FIRST_INTERVAL = 1.0  # the interval in seconds before the first reply, which sets it
 TIMEOUT = 2.0  # seconds for one report
 LONGEST_DELAY = 10  # the most seconds for which the operator may delay the reply to a replica that waits for its next world
@@ -125,7 +125,12 @@ class Reporter:
             pause = self._post(report)
             due = time.monotonic() + max(pause, self.interval)
             with self._update:
-                self._update.wait_for(lambda: self._final, timeout=0 if final else pause)
+                self._update.wait_for(partial(self._may_end, pause), timeout=0 if final else pause)
+
+    def _may_end(self, pause: float) -> bool:
+        """Whether a report may be posted before the pause is over. The next world waits for each report of a replica that waits for it."""
+        is_awaited = self._changed and self._report is not None and self._report.waiting
+        return self._final or (is_awaited and pause <= LEAST_GAP)
 
     def _post(self, report: Report) -> float:
         """Posts a report. Returns the least seconds until the next one."""

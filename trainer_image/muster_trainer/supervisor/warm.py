@@ -16,12 +16,14 @@ from typing import Any
 from muster_contract.environment import EVENTS_FD, MEMORY_FD, ORDERS_FD
 from muster_trainer.supervisor import image
 from muster_trainer.supervisor.environment import Launch
-from muster_trainer.supervisor.processes import Process, die_with_parent, start
+from muster_trainer.supervisor.processes import Process, become_subreaper, die_with_parent, start
 from muster_trainer.supervisor.signals import SignalInbox
 
 ANSWER_SECONDS = 10.0  # for a fork, which takes milliseconds
 IMPORT_SECONDS = 300.0  # for the imports, on the slowest machine
-LONGEST_ANSWER = 4096
+LONGEST_ANSWER = 1 << 16
+PREPARE = b"prepare"
+"""The request for a prepared process. See `muster_trainer.warm`, which a supervisor cannot import, because it needs the framework."""
 
 
 class Starter:
@@ -33,9 +35,9 @@ class Starter:
         self._tried = sys.platform != "linux"
 
     @property
-    def spare(self) -> int | None:
-        """The pid of the warm parent, which is no process of an attempt."""
-        return self._parent.pid if self._parent else None
+    def spare(self) -> frozenset[int]:
+        """The pids of the warm parent and of the prepared processes, which are no processes of an attempt."""
+        return frozenset({self._parent.pid, *self._parent.prepared} if self._parent else ())
 
     def start(self, launches: list[Launch], *, bundled: bool) -> Iterator[Process]:
         """One process after the other. Raises as `processes.start` does."""
@@ -50,6 +52,12 @@ class Starter:
             self._tried = True
             self._parent = WarmParent(environ)
             self._parent.await_ready(self._inbox)
+
+    def prepare(self, count: int) -> None:
+        """Lets the warm parent prepare so many processes for the next attempt."""
+        become_subreaper()
+        while self._parent and self._parent.ready and len(self._parent.prepared) < count:
+            self._parent.prepare()
 
     def close(self) -> None:
         if self._parent:
@@ -73,6 +81,8 @@ class WarmParent:
         self.pid = self._process.pid
         self._process.returncode = 0  # reap() waits for it
         self.ready = False
+        self.prepared: frozenset[int] = frozenset()
+        """The pids of processes that wait for the next attempt."""
 
     def await_ready(self, inbox: SignalInbox) -> bool:
         """Waits until it has imported everything, cannot be used, or the replica is asked to stop. Returns `ready`."""
@@ -90,6 +100,17 @@ class WarmParent:
         if not self.ready:
             self.close()
         return self.ready
+
+    def prepare(self) -> None:
+        """Forks a process that waits for the launch of a later attempt."""
+        try:
+            self._socket.settimeout(ANSWER_SECONDS)
+            self._socket.send(PREPARE)
+            answer = self._answer()
+        except OSError:
+            answer = None
+        if answer is None:
+            self.close()
 
     def start(self, launch: Launch) -> Process | None:
         """A process forked for this launch; None if that fails, and the process must be started cold."""
@@ -119,7 +140,7 @@ class WarmParent:
 
     def close(self) -> None:
         """Ends the warm parent. The processes that it has forked go on."""
-        self.ready = False
+        self.ready, self.prepared = False, frozenset()
         self._socket.close()
         with suppress(ProcessLookupError):
             os.kill(self.pid, 9)
@@ -129,4 +150,7 @@ class WarmParent:
             answer = json.loads(self._socket.recv(LONGEST_ANSWER))
         except (OSError, ValueError):
             return None
-        return answer if isinstance(answer, dict) else None
+        if not isinstance(answer, dict):
+            return None
+        self.prepared = frozenset(answer.get("prepared", ()))
+        return answer
