@@ -579,8 +579,6 @@ class World:
         suffix = next((member.suffix for member in members if member.replica == (action.role, action.index)), None)
         name = f"digits-{action.role}-{action.index}" + ("" if suffix is None else f"-{suffix}")
         others = [pod for pod in self.pods.values() if not self.stands_by(pod) and not self.left_behind(pod)]
-        if action.standby:  # a spare does not train, so it may be made beside an evaluator of an older attempt
-            others = [pod for pod in others if pod.view.role != EVALUATOR]
         older = [pod.view.name for pod in others if self.belongs(pod) < action.attempt]
         check(name not in {each.name for each in status.left_behind}, "names", f"{name} is made, and a pod of this name is left behind")
         check(not older, "fence", f"{name} of attempt {action.attempt} is made beside older {older}")

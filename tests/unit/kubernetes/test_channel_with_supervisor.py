@@ -326,9 +326,7 @@ def test_a_replica_with_ended_processes_waits_for_the_next_world_and_joins_it(
     assert environment["MASTER_ADDR"] == "worker-0.digits.default.svc"
 
 
-def test_a_replica_that_has_reported_its_end_joins_the_next_world_without_a_second_report(
-    operator: Operator, supervisor: Supervisor
-) -> None:
+def test_a_replica_that_reported_its_end_joins_the_next_world_at_once(operator: Operator, supervisor: Supervisor) -> None:
     operator.set_status(RUNS)
     supervisor.send(running(supervisor.first))
     thread, world = world_of(ended(supervisor, 137))

@@ -69,7 +69,7 @@ def _world(status: TrainingJobStatus, state: Open, facts: Facts) -> Actions:
 
 
 def _standby(status: TrainingJobStatus, facts: Facts) -> Actions:
-    """Creates one stand-by replica for each replica that the world lacks."""
+    """Creates one stand-by replica for each replica that the world lacks, once no older pod is left."""
     if status.world is None or facts.problems:
         return ()
     free = elastic.free_replicas(status, facts) - {each.replica for each in status.left_behind}
@@ -78,7 +78,7 @@ def _standby(status: TrainingJobStatus, facts: Facts) -> Actions:
     ]
     deletions = tuple(action for view in unneeded for action in deletion(view))
     absent = sorted(free - {view.replica for view in facts.everyone})
-    if status.world.ready_time is None or not absent:
+    if status.world.ready_time is None or not absent or not is_clear(status, facts):
         return deletions
     if not facts.live:
         return (*deletions, LookLive())
