@@ -292,6 +292,13 @@ class World:
     def unaffected(self, pod: Pod) -> bool:
         return self.belongs(pod) != pod.attempt
 
+    def _joins_by_its_end(self, pod: Pod) -> bool:
+        """Whether it is in the newest world because its processes of the attempt before have ended, and it waits."""
+        status, has_ended = self.job.status, pod.trains is None and pod.said is not None and pod.said.attempt == pod.attempt
+        members = status.world.members if status.world else ()
+        is_member = any(member.uid == pod.view.uid and not member.awaited for member in members)
+        return has_ended and pod.attempt == status.attempt - 1 and is_member
+
     def stands_by(self, pod: Pod) -> bool:
         """Whether no world has taken it in yet."""
         world = self.job.status.world
@@ -579,7 +586,7 @@ class World:
         suffix = next((member.suffix for member in members if member.replica == (action.role, action.index)), None)
         name = f"digits-{action.role}-{action.index}" + ("" if suffix is None else f"-{suffix}")
         others = [pod for pod in self.pods.values() if not self.stands_by(pod) and not self.left_behind(pod)]
-        older = [pod.view.name for pod in others if self.belongs(pod) < action.attempt]
+        older = [pod.view.name for pod in others if self.belongs(pod) < action.attempt and not self._joins_by_its_end(pod)]
         check(name not in {each.name for each in status.left_behind}, "names", f"{name} is made, and a pod of this name is left behind")
         check(not older, "fence", f"{name} of attempt {action.attempt} is made beside older {older}")
         check(action.attempt == status.attempt, "write-ahead", f"{name} is made for {action.attempt}, the status says {status.attempt}")
