@@ -153,16 +153,16 @@ class Supervisor:
         self.news.set()
 
     def obey(self, reply: Object) -> None:
-        if self.waiting and reply.get("world") and reply["attempt"] > self._words_attempt:
-            self.attempt, self.waiting, self._words = reply["attempt"], False, None
-            self.news.set()
-            self.world.starts(self.attempt)
-        elif reply["attempt"] > self.attempt:
+        if reply["attempt"] > self.attempt:
             if not self.waiting:
                 self._words, self._words_attempt = None, self.attempt
                 self.world.ends(self.attempt)
             self.attempt, self.waiting = reply["attempt"], True
             self.news.set()
+        elif self.waiting and reply.get("world") and reply["attempt"] == self.attempt > self._words_attempt:
+            self.waiting, self._words = False, None
+            self.news.set()
+            self.world.starts(self.attempt)
 
     def body(self) -> bytes:
         self._sequence += 1

@@ -118,11 +118,6 @@ def with_state(report: Report, state: RunState) -> Report:
     )
 
 
-def acknowledged(report: Report, attempt: int) -> Report:
-    """The report of a supervisor whose processes have ended and that waits for this attempt, without the state of the attempt before."""
-    return with_state(replace(report, attempt=attempt, processes=(), idle_seconds=None), RunState())
-
-
 def _with_phase(state: RunState, event: PhaseEvent) -> RunState:
     if state.first_rank not in (None, event.rank):
         return state

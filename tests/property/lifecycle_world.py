@@ -292,13 +292,6 @@ class World:
     def unaffected(self, pod: Pod) -> bool:
         return self.belongs(pod) != pod.attempt
 
-    def _joins_by_its_end(self, pod: Pod) -> bool:
-        """Whether it is in the newest world because its processes of the attempt before have ended, and it waits."""
-        status, has_ended = self.job.status, pod.trains is None and pod.said is not None and pod.said.attempt == pod.attempt
-        members = status.world.members if status.world else ()
-        is_member = any(member.uid == pod.view.uid and not member.awaited for member in members)
-        return has_ended and pod.attempt == status.attempt - 1 and is_member
-
     def stands_by(self, pod: Pod) -> bool:
         """Whether no world has taken it in yet."""
         world = self.job.status.world
@@ -356,11 +349,7 @@ class World:
         if status.phase.final or (has_failed_without_successor(status) and pod.trains is not None):
             ended = "completed" if status.phase is Phase.SUCCEEDED else "dismissed"
             self.finish(name, "user error" if pod.trains is None else ended)
-        elif (told := attempt_of(status, pod.view.uid)) > pod.attempt and self._starts_without_acknowledging(pod, told):
-            pod.attempt, pod.trains, pod.said = told, told, None  # and its report of that is late
-            if status.attempt not in self.created_for:
-                self._realise(status.attempt)
-        elif told > pod.attempt:
+        elif (told := attempt_of(status, pod.view.uid)) > pod.attempt:
             pod.attempt, pod.trains = told, None
             if pod.sick is not None:  # its device is unhealthy in this attempt too
                 self._justify_known(pod, INFRASTRUCTURE)
@@ -375,11 +364,6 @@ class World:
             if status.attempt not in self.created_for:
                 self._realise(status.attempt)
             self.speak(name)
-
-    def _starts_without_acknowledging(self, pod: Pod, attempt: int) -> bool:
-        """Whether the reply to its report of the end of the attempt before starts this attempt."""
-        has_ended = pod.trains is None and pod.said is not None and pod.said.attempt == pod.attempt == attempt - 1
-        return has_ended and pod.view.report is not None and member_to_start(self.job.status, pod.view.uid) is not None
 
     def finish(self, name: str, how: str) -> None:
         pod, end = self.pods[name], DISMISSED if how == "dismissed" else ENDS[how]
@@ -586,7 +570,7 @@ class World:
         suffix = next((member.suffix for member in members if member.replica == (action.role, action.index)), None)
         name = f"digits-{action.role}-{action.index}" + ("" if suffix is None else f"-{suffix}")
         others = [pod for pod in self.pods.values() if not self.stands_by(pod) and not self.left_behind(pod)]
-        older = [pod.view.name for pod in others if self.belongs(pod) < action.attempt and not self._joins_by_its_end(pod)]
+        older = [pod.view.name for pod in others if self.belongs(pod) < action.attempt]
         check(name not in {each.name for each in status.left_behind}, "names", f"{name} is made, and a pod of this name is left behind")
         check(not older, "fence", f"{name} of attempt {action.attempt} is made beside older {older}")
         check(action.attempt == status.attempt, "write-ahead", f"{name} is made for {action.attempt}, the status says {status.attempt}")

@@ -58,7 +58,6 @@ def reply_basis(status: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _ready(report: Report, attempt: int) -> bool:
-    """Whether the replica waits to start this attempt, and not the next one. Its newest report may be of the end of the one before."""
-    ended = report.last_words.attempt if report.last_words else None
-    waits_for = report.attempt + 1 if ended == report.attempt else report.attempt
-    return report.waiting and waits_for == attempt
+    """Whether the replica waits to start this attempt, and not the next one."""
+    ended = report.last_words is not None and report.last_words.attempt == attempt
+    return report.waiting and report.attempt == attempt and not ended

@@ -326,18 +326,6 @@ def test_a_replica_with_ended_processes_waits_for_the_next_world_and_joins_it(
     assert environment["MASTER_ADDR"] == "worker-0.digits.default.svc"
 
 
-def test_a_replica_that_reported_its_end_joins_the_next_world_at_once(operator: Operator, supervisor: Supervisor) -> None:
-    operator.set_status(RUNS)
-    supervisor.send(running(supervisor.first))
-    thread, world = world_of(ended(supervisor, 137))
-    supervisor.until_received(lambda report: report.waiting)
-    operator.set_status(restarts(LOST_PEER, ready=True))
-    thread.join(60)
-    assert [environment["MUSTER_ATTEMPT"] for environment in world] == ["1"]
-    assert operator.report is not None
-    assert operator.report.attempt == 0
-
-
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
 def test_a_waiting_replica_ends_when_the_job_ends(operator: Operator, supervisor: Supervisor, phase: str) -> None:
     operator.set_status(RUNS)

@@ -44,41 +44,22 @@ def test_a_broken_world_restarts_in_the_pods_that_report() -> None:
     story = broken()
     assert story.status.attempts[0].reason is Reason.PROCESS_KILLED
     members = story.status.world.members if story.status.world else []
-    assert [(member.uid, member.awaited) for member in members] == [("worker-0/0", True), ("worker-1/0", False)]
+    assert [(member.uid, member.awaited) for member in members] == [("worker-0/0", True), ("worker-1/0", True)]
+    story.see(alive("worker-0"), spent("worker-1", 137), seconds=22)
+    members = story.status.world.members if story.status.world else ()
+    assert [member.awaited for member in members] == [True, True]
 
 
-@pytest.mark.parametrize("last", [spent("worker-1", 137), ready("worker-1", code=137)], ids=["ended", "acknowledged"])
-def test_replicas_get_the_world_once_all_have_ended_or_acknowledged(last: ReplicaView) -> None:
+def test_replicas_get_the_world_once_all_have_acknowledged() -> None:
     story = broken()
-    story.see(alive("worker-0"), last, seconds=22)
+    story.see(ready("worker-0"), spent("worker-1", 137), seconds=22)
     assert member_to_start(story.status, "worker-0/0") is None
-    decision = story.see(ready("worker-0"), last, seconds=23)
+    decision = story.see(ready("worker-0"), ready("worker-1", code=137), seconds=23)
     assert (created(decision), deleted(decision)) == ([], [])
-    assert last.report is not None
-    assert replies.reply_to(story.job, "worker-1/0", last.report, addresses_of(story.job, 1)).world is not None
     place = member_to_start(story.status, "worker-1/0")
     assert place is not None
     assert (place.role, place.index, story.status.phase) == ("worker", 1, "Running")
     assert story.status.attempts[0].settled
-
-
-def test_a_world_whose_members_have_all_ended_is_ready_at_once() -> None:
-    story = running_story(2)
-    story.see(spent("worker-0", 20, "connection lost"), spent("worker-1", 137, "killed"), seconds=20)
-    assert (story.status.attempt, story.status.phase) == (1, "Running")
-
-
-def test_the_end_of_an_attempt_starts_no_later_one_than_the_next() -> None:
-    """The reply that starts attempt 1 may be on its way to worker-1 when attempt 2 begins."""
-    story = running_story(2)
-    story.see(spent("worker-0", 137, "killed"), spent("worker-1", 20, "connection lost"), seconds=20)
-    again = alive("worker-0", attempt=1, waiting=True, last_words=words(137, "killed", attempt=1))
-    story.see(again, spent("worker-1", 20), seconds=30)
-    members = story.status.world.members if story.status.world else ()
-    assert (story.status.attempt, [member.awaited for member in members]) == (2, [False, True])
-    old = spent("worker-1", 20).report
-    assert old is not None
-    assert replies.reply_to(story.job, "worker-1/0", old, addresses_of(story.job, 2)).world is None
 
 
 def test_a_replacement_is_created_only_after_all_others_have_acknowledged() -> None:
@@ -90,10 +71,10 @@ def test_a_replacement_is_created_only_after_all_others_have_acknowledged() -> N
 
 def test_a_replica_that_does_not_acknowledge_loses_its_pod() -> None:
     story = broken()
-    story.see(alive("worker-0"), spent("worker-1", 137), seconds=34)
-    decision = story.see(alive("worker-0"), spent("worker-1", 137), seconds=36)
+    story.see(ready("worker-0"), alive("worker-1"), seconds=34)
+    decision = story.see(ready("worker-0"), alive("worker-1"), seconds=36)
     assert [action.grace_seconds for action in decision.actions if isinstance(action, DeleteReplica)] == [10]  # nothing can be saved there
-    assert created(story.see(spent("worker-1", 137), seconds=40)) == ["worker-0/1"]
+    assert created(story.see(ready("worker-0"), seconds=40)) == ["worker-1/1"]
 
 
 def test_a_replica_that_neither_acknowledges_nor_ends_was_on_a_lost_node() -> None:
@@ -113,22 +94,22 @@ def test_a_replica_that_neither_acknowledges_nor_ends_was_on_a_lost_node() -> No
 
 def test_a_replica_that_is_gone_before_it_acknowledges_is_replaced() -> None:
     story = broken()
-    story.see(spent("worker-1", 137), seconds=22)
+    story.see(ready("worker-0"), seconds=22)
     assert story.status.attempt == 1
-    assert created(story.see(spent("worker-1", 137), seconds=23)) == ["worker-0/1"]
-    story.see(replica("worker-0", attempt=1), spent("worker-1", 137), seconds=24)
+    assert created(story.see(ready("worker-0"), seconds=23)) == ["worker-1/1"]
+    story.see(ready("worker-0"), replica("worker-1", attempt=1), seconds=24)
     assert story.status.phase == "Running"
 
 
 def test_a_replica_that_acknowledges_after_its_deletion_is_replaced() -> None:
     """Muster deleted it because it was slow. Its late report must not count as the loss of a member."""
     story = broken()
-    story.see(alive("worker-0"), spent("worker-1", 137), seconds=60)
-    late = replace(ready("worker-0"), deleting=at(60))
-    decision = story.see(late, spent("worker-1", 137), seconds=61)
+    story.see(ready("worker-0"), spent("worker-1", 137), seconds=60)
+    late = replace(ready("worker-1", code=137), deleting=at(60))
+    decision = story.see(ready("worker-0"), late, seconds=61)
     assert (story.status.attempt, deleted(decision)) == (1, [])
-    decision = story.see(spent("worker-1", 137), seconds=62)
-    assert (story.status.attempt, created(decision)) == (1, ["worker-0/1"])
+    decision = story.see(ready("worker-0"), seconds=62)
+    assert (story.status.attempt, created(decision)) == (1, ["worker-1/1"])
 
 
 def test_a_replica_that_acknowledges_before_its_deletion_is_seen_is_replaced() -> None:
@@ -157,7 +138,7 @@ def test_a_new_leader_waits_for_members_that_have_not_reported_yet() -> None:
     decision = story.see(replica("worker-0"), spent("worker-1", 137), seconds=90)
     assert (story.status.attempt, created(decision), deleted(decision)) == (1, [], [])
     members = story.status.world.members if story.status.world else []
-    assert [(member.uid, member.awaited) for member in members] == [("worker-0/0", True), ("worker-1/0", False)]
+    assert [(member.uid, member.awaited) for member in members] == [("worker-0/0", True), ("worker-1/0", True)]
     late = story.see(replica("worker-0"), ready("worker-1", code=137), seconds=90 + 16)
     assert deleted(late) == ["worker-0/0"]
 
@@ -279,8 +260,7 @@ def test_a_parameter_server_job_restarts_only_the_affected_replicas(ends: dict[s
     assert (story.status.attempt, created(decision), deleted(decision)) == (1, [], [])
     members = story.status.world.members if story.status.world else []
     assert {f"{member.role}-{member.index}" for member in members if member.incarnation == 0} == unaffected
-    awaited = {view.label for view in servers()} - unaffected - {label.replace("_", "-") for label in ends}
-    assert {f"{member.role}-{member.index}" for member in members if member.awaited} == awaited
+    assert {f"{member.role}-{member.index}" for member in members if member.awaited} == {view.label for view in servers()} - unaffected
     for view in servers():
         received = replies.reply_to(story.job, view.uid, report(view.label), addresses_of(story.job, 1)).attempt
         assert received == (0 if view.label in unaffected else 1)
@@ -293,7 +273,7 @@ def test_unaffected_replicas_train_on_and_their_later_failure_is_a_new_one() -> 
     farther = alive("chief-0", step=44, resumed={"step": 0})
     story.see(*servers(worker_1=spent("worker-1", 137), chief_0=farther), seconds=22)
     members = story.status.world.members if story.status.world else ()
-    assert [member.label for member in members if member.awaited] == []
+    assert [member.label for member in members if member.awaited] == ["worker-1"]
     assert story.status.goodput is not None
     story.see(*servers(worker_1=ready("worker-1", code=137), chief_0=farther), seconds=24)
     assert story.status.phase == "Running"
@@ -305,7 +285,6 @@ def test_unaffected_replicas_train_on_and_their_later_failure_is_a_new_one() -> 
     assert [(member.role, member.index, member.incarnation) for member in members if not member.awaited] == [
         ("worker", 0, 0),
         ("worker", 1, 1),
-        ("ps", 0, None),
     ]
 
 

@@ -17,19 +17,15 @@ from tests.unit.lifecycle.lifecycle_cases import Story, at, failed, replica, rep
 
 
 def recovered(marks: dict[str, float | None], *, seen: float = 12.0) -> Story:
-    """A job of two workers. The processes of worker-0 died at 10.125 s, observed at 10.250 s. Those of worker-1 have ended at 11.25 s. The
-    first step is reported at `seen`."""
-    story = running_story(2)
-    trains = replica("worker-1", report=report("worker-1", inPlace=True), reported=at(10))
-    waits = replica("worker-1", report=report("worker-1", attempt=1, inPlace=True, waiting=True), reported=at(10.5))
-    story.see(replica(report=report(step=7, inPlace=True), reported=at(10)), trains, seconds=10)
+    """A job whose processes died at 10.125 s, observed at 10.250 s, in place at 10.500 s. Its first step is reported at `seen`."""
+    story = running_story(1)
+    story.see(replica(report=report(step=7, inPlace=True), reported=at(10)), seconds=10)
     words = {"code": 137, "attempt": 0, "message": "killed", "endedAt": at(10.125).timestamp()}
     dead = report(step=7, inPlace=True, waiting=True, lastWords=words)
-    story.see(replica(report=dead, reported=at(10.25)), trains, seconds=10.25)
-    story.see(replica(report=dead, reported=at(10.25)), waits, seconds=11.25)
+    story.see(replica(report=dead, reported=at(10.25)), seconds=10.25)
+    story.see(replica(report=report(attempt=1, inPlace=True, waiting=True), reported=at(10.5)), seconds=11.25)
     reported_marks = {name: None if second is None else at(second).timestamp() for name, second in marks.items()}
-    steps = replica(report=report(attempt=1, step=8, inPlace=True, marks=reported_marks), reported=at(seen))
-    story.see(steps, replica("worker-1", report=report("worker-1", attempt=1, inPlace=True), reported=at(seen)), seconds=seen)
+    story.see(replica(report=report(attempt=1, step=8, inPlace=True, marks=reported_marks), reported=at(seen)), seconds=seen)
     return story
 
 

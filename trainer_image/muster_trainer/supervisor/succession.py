@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from muster_contract.codes import ExitCode, reason_of, signal_name
 from muster_contract.reports import LastWords, Report
-from muster_contract.run_state import acknowledged
+from muster_contract.run_state import RunState, with_state
 from muster_trainer.supervisor.last_words import last_words
 from muster_trainer.supervisor.processes import oom_kills
 from muster_trainer.supervisor.reporting import Reporter
@@ -63,11 +63,11 @@ class Succession:
             selector.register(self._inbox, selectors.EVENT_READ)
             while self._may_continue(began):
                 reply = self._reporter.reply
-                if reply is not None and reply.world is not None and reply.attempt > self._report.attempt:
-                    return reply.world
                 if reply is not None and reply.attempt > self._attempt:
                     self._attempt = reply.attempt
                     self._update_report()
+                elif reply is not None and reply.world is not None and reply.attempt == self._attempt > self._report.attempt:
+                    return reply.world
                 selector.select(TURN)
                 self._inbox.drain()
         return None
@@ -93,5 +93,5 @@ class Succession:
         words = None if self._superseded and self._words.code in _STOPPED else self._words
         report = self._report
         if self._attempt != report.attempt:
-            report = acknowledged(report, self._attempt)
-        self._reporter.update(replace(report, waiting=True, last_words=words))
+            report = with_state(replace(report, processes=(), idle_seconds=None), RunState())
+        self._reporter.update(replace(report, attempt=self._attempt, waiting=True, last_words=words))

@@ -1,6 +1,6 @@
 """The attempt that each pod belongs to, and the replicas that stand by.
 
-A pod whose supervisor restarts in place moves on to the next attempt. The pod belongs to its old attempt until the supervisor has reported
+A pod whose supervisor restarts in place moves on to the next attempt. The pod belongs to its old attempt until the supervisor acknowledges
 that the old processes have ended. So every rule about replicas of older attempts also applies to this pod.
 
 Some strategies restart only some roles, and the processes of the other members go on. Such a member reports the attempt in which its
@@ -20,8 +20,7 @@ from muster.lifecycle.facts.times import reported_time
 from muster.lifecycle.observed import Observed, Replica, ReplicaPhase, ReplicaView
 from muster.lifecycle.state import is_open
 from muster_contract.events import MAX_ATTEMPT
-from muster_contract.reports import LastWords, Marks, Report
-from muster_contract.run_state import acknowledged
+from muster_contract.reports import LastWords, Marks
 
 _NO_ATTEMPT = -1
 """The attempt of a replica that stood by and that no world needs any more."""
@@ -80,11 +79,8 @@ def _in_its_attempt(view: ReplicaView, member: Member | None, status: TrainingJo
     current = status.world.attempt if status.world else 0
     if member and member.incarnation is not None:
         view = _renumbered(view, member.incarnation, current - 1 if member.awaited else current)
-    report = view.report
-    if report and member and _has_ended(view, report, status, pods):
-        report = acknowledged(report, status.attempt)
-        view = replace(view, report=report)
     attempt = max(view.attempt, _joined(member, current), _acknowledged(view, status, pods))
+    report = view.report
     # When the job has ended, a supervisor that has reported last words exits by itself, even if its report is not `waiting`.
     waits = report is not None and (report.waiting or status.phase.final) and report.attempt == attempt
     words = report.last_words if report and waits else None
@@ -96,15 +92,6 @@ def _in_its_attempt(view: ReplicaView, member: Member | None, status: TrainingJo
 def _joined(member: Member | None, current: int) -> int:
     """The attempt that the member has joined, as the status records it, because a new leader has no reports yet."""
     return current if member and not member.awaited else 0
-
-
-def _has_ended(view: ReplicaView, report: Report, status: TrainingJobStatus, pods: dict[Replica, str]) -> bool:
-    """Whether a kept replica needs not acknowledge the current attempt, because its supervisor has reported the end of the processes of the
-    attempt before, and waits. It can start none of that attempt again. An older attempt proves nothing: a reply that starts the next one
-    may be on its way."""
-    words = report.last_words
-    ended = report.waiting and words is not None and words.attempt == report.attempt == status.attempt - 1
-    return ended and view.phase is ReplicaPhase.RUNNING and view.deleting is None and not _is_replaced(view, status, pods)
 
 
 def _acknowledged(view: ReplicaView, status: TrainingJobStatus, pods: dict[Replica, str]) -> int:

@@ -10,7 +10,7 @@ from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.failure import cause_of_break
 from muster.lifecycle.facts.hang import cause_of_hang
 from muster.lifecycle.recording.grace import with_grace_of_ended_attempts
-from muster.lifecycle.recording.members import has_succeeded, with_members
+from muster.lifecycle.recording.members import has_succeeded
 from muster.lifecycle.recording.recording import with_reports
 from muster.lifecycle.state import Ended, Open, State, Verdict, state_of
 from muster.lifecycle.transition import attempts, budget, deadline, elastic, nodes, replacing, requeueing
@@ -54,7 +54,7 @@ def _next(status: TrainingJobStatus, facts: Facts) -> tuple[TrainingJobStatus, S
         status = attempts.with_given_up(status, facts, verdict)
         return _with_job_ended(status, facts), Ended(verdict.reason, verdict.message)
     if _may_begin(status, facts):
-        status = _with_members_that_ended(replacing.with_left_behind(attempts.with_next(status, facts), facts), facts)
+        status = replacing.with_left_behind(attempts.with_next(status, facts), facts)
     status = replace(status, avoided_nodes=nodes.avoided(status, facts))
     return status, _state(status, facts)
 
@@ -118,13 +118,6 @@ def _may_begin(status: TrainingJobStatus, facts: Facts) -> bool:
     if isinstance(state, Open) or facts.spec.suspend or facts.problems or facts.waits_for_quota:
         return False
     return state.provisional is None or budget.verdict(status, facts, state.provisional) is None
-
-
-def _with_members_that_ended(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
-    """The status with the kept members that have already reported the end of the attempt before. If all have, the new world is ready."""
-    facts = facts.in_world_of(status)
-    status, _ = _reviewed(with_members(status, facts), facts)
-    return status
 
 
 def _completed(status: TrainingJobStatus, facts: Facts) -> Ended:
