@@ -38,7 +38,6 @@ SHAPES: list[dict[str, Any]] = [
     },
     {"strategy": "DDP", "roles": {"worker": {"replicas": 2}}, "recovery": {"spares": 1}},
     {"strategy": "MultiWorkerMirrored", "roles": {"worker": {"replicas": 2}, "evaluator": {"replicas": 1}}},
-    {"strategy": "MultiWorkerMirrored", "roles": {"worker": {"replicas": 2}, "evaluator": {"replicas": 1}}, "recovery": {"spares": 1}},
     {"strategy": "ParameterServer", "roles": {"worker": {"replicas": 2}, "ps": {"replicas": 1}, "chief": {"replicas": 1}}},
 ]
 

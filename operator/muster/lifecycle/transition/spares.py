@@ -40,8 +40,9 @@ def is_outgrown(world: World, facts: Facts) -> bool:
 
 
 def ready(facts: Facts) -> list[ReplicaView]:
-    """The replicas that stand by and can take a place at once."""
-    return [view for view in facts.standing_by if is_ready(view) and not is_silent(view, facts)]
+    """The replicas that stand by and can take a place at once. A spare of a job that has become smaller meanwhile has no place."""
+    positions = facts.pool.positions
+    return [view for view in facts.standing_by if view.replica in positions and is_ready(view) and not is_silent(view, facts)]
 
 
 def member_of(spare: ReplicaView) -> Member:
