@@ -45,7 +45,7 @@ def reply_basis(status: Mapping[str, Any]) -> tuple[Any, ...]:
     reply, and there is no need to make thousands of replies again."""
     world, newest = mapping(status.get("world")), mapping((items(status.get("attempts")) or [None])[-1])
     members = items(world.get("members"))
-    decide = "readyTime" in world or any("incarnation" in member for _, member in mappings(members))
+    decide = world.get("readyTime") is not None or any("incarnation" in member for _, member in mappings(members))
     return (
         status.get("phase"),
         status.get("attempt"),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from muster.api.job import TrainingJob
-from muster.control.replies import reply_to
+from muster.control.replies import reply_basis, reply_to
 from muster.render.addresses import addresses_of
 from muster_contract.inputs import InputProgress
 from muster_contract.reports import LastWords, Reply, Report
@@ -82,6 +84,32 @@ def test_stacks_are_requested_from_a_world_that_hung() -> None:
 def test_a_replica_beyond_the_size_of_its_role_gets_no_world() -> None:
     members = [{"role": "worker", "index": 7, "uid": "b"}]
     assert reply_for(status={"world": {**WORLD, "members": members}}).world is None
+
+
+WAITING = {"attempt": 2, "attempts": [RECORD], "phase": "Starting", "world": {**WORLD, "readyTime": None}}
+ENDED = {**RECORD, "endTime": "2026-11-21T10:01:00Z"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"phase": "Failed"},
+        {"attempt": 3},
+        {"attempts": [ENDED]},
+        {"attempts": [{**ENDED, "class": "Application"}]},
+        {"world": WORLD},
+        {"world": {**WORLD, "members": WORLD["members"][:1]}},
+        {"world": {**WAITING["world"], "members": [{"role": "worker", "index": 0, "uid": "a", "incarnation": 0}]}},
+        {"world": None},
+    ],
+)
+def test_a_change_that_may_change_a_reply_changes_its_basis(changes: dict[str, Any]) -> None:
+    assert reply_basis({**WAITING, **changes}) != reply_basis(WAITING)
+
+
+def test_the_basis_of_a_reply_stays_while_pods_are_created() -> None:
+    world = {**WAITING["world"], "members": [{"role": "worker", "index": 0, "uid": "a"}, {"role": "worker", "index": 1}]}
+    assert reply_basis({**WAITING, "world": world, "message": "attempt 2 waits", "progress": {"step": 3}}) == reply_basis(WAITING)
 
 
 def test_a_fetcher_gets_the_revisions_that_the_job_uses() -> None:

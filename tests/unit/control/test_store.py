@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -58,6 +59,34 @@ def test_versions_of_one_generation_share_the_spec() -> None:
     second = cached_after_put(3, generation=2)
     assert second["spec"] is not first["spec"]
     assert cached_after_put(4, generation=2, uid="another")["spec"] is not second["spec"]
+
+
+def test_the_echo_of_a_write_changes_nothing() -> None:
+    store, changed = Store(lambda: 0.0), list[str]()
+    store.on_job_changed(changed.append)
+    store.put_job({**job(version=2), "status": {"step": 1}})
+    cached = store.job(KEY)
+    store.put_job({**job(version=2), "status": {"step": 1}})
+    assert (store.job(KEY) is cached, changed) == (True, [KEY])
+    store.put_job({**job(version=2), "status": {}})
+    assert (store.job(KEY), changed) == ({**slim(job(version=2)), "status": {}}, [KEY, KEY])
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["PENDING", "RUNNING", "deleted"])), max_size=20))
+def test_a_job_has_pending_pods_while_one_has_not_started(changes: list[tuple[str, str]]) -> None:
+    store, phases = Store(lambda: 0.0), dict[str, str]()
+    for version, (uid, phase) in enumerate(changes, start=1):
+        name = f"{uid}-{version if phases.get(uid, '') == 'deleted' else 0}"  # a uid that was deleted does not come back
+        if phases.get(name) == "deleted":
+            continue
+        phases[name] = phase
+        if phase == "deleted":
+            store.drop_child(KEY, name)
+        else:
+            made = child(name, version)
+            store.put_child(replace(made, view=replace(made.view, phase=ReplicaPhase[phase])))
+    alive = [phase for phase in phases.values() if phase != "deleted"]
+    assert (store.has_pending(KEY), store.count(KEY)) == ("PENDING" in alive, len(alive))
 
 
 def test_an_older_list_does_not_restore_deleted_objects() -> None:

@@ -214,6 +214,31 @@ def test_a_spare_that_could_not_acknowledge_in_time_stays_a_spare() -> None:
     assert [action.name for action in decision.actions if isinstance(action, DeleteReplica)] == ["digits-worker-1"]
 
 
+def test_a_spare_for_which_a_smaller_job_has_no_place_takes_none() -> None:
+    story = training(workers=3)
+    story.expects_reports = True
+    workers = [replace(alive(f"worker-{index}", step=41), reported=at(20)) for index in range(3)]
+    story.see(*workers, replace(spare("worker-3"), reported=at(20)), seconds=20)
+    story.edit(roles={"worker": {"replicas": 1}})
+    story.see(*workers, replace(spare("worker-3"), reported=at(20)), seconds=21)
+    assert members(story) == ["worker-0"]
+    story.see(workers[0], replace(spare("worker-3"), reported=at(30)), seconds=31)
+    assert [each.name for each in story.status.left_behind] == ["digits-worker-0"]
+    assert (story.status.attempt, members(story)) == (1, ["worker-0"])
+
+
+def test_spares_are_created_once_no_pod_of_an_older_attempt_is_left() -> None:
+    roles = {"worker": {"replicas": 2}, "evaluator": {}}
+    story = Story(job(strategy="MultiWorkerMirrored", roles=roles, recovery={"spares": 1}))
+    story.see(seconds=0)
+    workers = [alive("worker-0", step=41), alive("worker-1")]
+    story.see(*workers, alive("evaluator-0"), seconds=10)
+    story.see(workers[0], alive("evaluator-0"), seconds=20)
+    now = [alive("worker-0", attempt=1, waiting=True), alive("worker-1", attempt=1, made_in=1)]
+    assert (story.status.attempt, stand_bys(story.see(*now, alive("evaluator-0"), seconds=21))) == (1, [])
+    assert stand_bys(story.see(*now, seconds=22)) == ["worker-2"]
+
+
 def test_a_silent_spare_takes_no_place() -> None:
     story = training()
     story.expects_reports = True
