@@ -47,3 +47,10 @@ def nodes(cluster: Cluster, namespace: str) -> Iterator[Nodes]:
 def operator(cluster: Cluster, tmp_path: Path) -> Iterator[OperatorProcess]:
     with operating(cluster, tmp_path / "operator") as operator:
         yield operator
+
+
+@pytest.fixture(scope="module")
+def shared_operator(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
+    """One operator for all tests of a module."""
+    with operating(cluster, tmp_path_factory.mktemp("operator")) as operator:
+        yield operator

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -12,14 +11,10 @@ from tests.support.api_server.api import ApiError, Object
 from tests.support.api_server.cluster import Cluster
 from tests.support.api_server.jobs import Jobs, condition, job
 from tests.support.api_server.kubelet import Kubelet, Nodes
-from tests.support.api_server.operators import OperatorProcess, operating
+from tests.support.api_server.operators import OperatorProcess
 from tests.support.waiting import wait_until
 
-
-@pytest.fixture(scope="module", autouse=True)
-def shared_operator(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
-    with operating(cluster, tmp_path_factory.mktemp("operator")) as operator:
-        yield operator
+pytestmark = pytest.mark.usefixtures("shared_operator")
 
 
 def templated(name: str, template: Any, workers: int = 1) -> Object:

@@ -15,16 +15,12 @@ from tests.support.api_server.cluster import Cluster
 from tests.support.api_server.jobs import Jobs, job
 from tests.support.api_server.kubelet import Kubelet, Nodes
 from tests.support.api_server.logs import NODE, log_node
-from tests.support.api_server.operators import OperatorProcess, operating
 from tests.support.waiting import wait_until
 
 SECONDS = 240.0
 
 
-@pytest.fixture(scope="module", autouse=True)
-def shared_operator(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
-    with operating(cluster, tmp_path_factory.mktemp("operator")) as operator:
-        yield operator
+pytestmark = pytest.mark.usefixtures("shared_operator")
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -20,15 +19,10 @@ from tests.support.api_server.commands import Muster
 from tests.support.api_server.jobs import Jobs, attempt_of, job
 from tests.support.api_server.kubelet import Kubelet, Nodes
 from tests.support.api_server.logs import NODE, log_node
-from tests.support.api_server.operators import OperatorProcess, operating
 from tests.support.texts import absent
 from tests.support.waiting import wait_until
 
-
-@pytest.fixture(scope="module", autouse=True)
-def shared_operator(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
-    with operating(cluster, tmp_path_factory.mktemp("operator")) as operator:
-        yield operator
+pytestmark = pytest.mark.usefixtures("shared_operator")
 
 
 @pytest.fixture

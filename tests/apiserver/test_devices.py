@@ -5,20 +5,15 @@ from __future__ import annotations
 import pytest
 
 from tests.support.api_server.api import ApiError, Object
-from tests.support.api_server.cluster import Cluster
 from tests.support.api_server.jobs import Jobs, attempt_of, job
 from tests.support.api_server.kubelet import Kubelet, Nodes
-from tests.support.api_server.operators import operating
 from tests.support.waiting import wait_until
 
 WISHES = "preferredDuringSchedulingIgnoredDuringExecution"
 AVOIDING = {"weight": 100, "preference": {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["node-1"]}]}}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def shared_operator(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> object:
-    with operating(cluster, tmp_path_factory.mktemp("operator")) as operator:
-        yield operator
+pytestmark = pytest.mark.usefixtures("shared_operator")
 
 
 @pytest.fixture

@@ -11,14 +11,9 @@ from tests.support.api_server.api import ApiError, Object
 from tests.support.api_server.cluster import Cluster
 from tests.support.api_server.jobs import Jobs, attempt_of, condition, job
 from tests.support.api_server.kubelet import Kubelet, Nodes, pod_path, trainer
-from tests.support.api_server.operators import operating
 from tests.support.waiting import wait_until
 
-
-@pytest.fixture(scope="module", autouse=True)
-def shared_operator(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> object:
-    with operating(cluster, tmp_path_factory.mktemp("operator")) as operator:
-        yield operator
+pytestmark = pytest.mark.usefixtures("shared_operator")
 
 
 def pods_of(jobs: Jobs, name: str, count: int, *, attempt: int = 0) -> list[Object]:

@@ -26,14 +26,9 @@ from tests.support.api_server.commands import Muster
 from tests.support.api_server.jobs import Jobs, job
 from tests.support.api_server.kubelet import Kubelet, Nodes
 from tests.support.api_server.logs import log_node
-from tests.support.api_server.operators import OperatorProcess, operating
 from tests.unit.report.test_recorded import leave
 
-
-@pytest.fixture(scope="module", autouse=True)
-def shared_operator(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
-    with operating(cluster, tmp_path_factory.mktemp("operator")) as operator:
-        yield operator
+pytestmark = pytest.mark.usefixtures("shared_operator")
 
 
 class Site:

@@ -11,7 +11,7 @@ from local_cluster import Cluster
 from local_cluster.installation import NAMESPACE
 from tests.support.cluster_jobs import ClusterJob, Manifest
 
-PATIENCE = 180.0
+DEADLINE_SECONDS = 180.0
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Outage:
         return f"{self.seconds:.2f} s to the next new step, {self.idle_seconds:.2f} s without a step ({phases})"
 
 
-def outage(job: ClusterJob, strike: Callable[[], None], *, patience: float = PATIENCE) -> Outage:
+def outage(job: ClusterJob, strike: Callable[[], None], *, seconds: float = DEADLINE_SECONDS) -> Outage:
     """Strikes a job that trains, and waits for the first new step of a later attempt."""
     attempt = job.status["attempt"]
     begun = time.time()
@@ -44,8 +44,8 @@ def outage(job: ClusterJob, strike: Callable[[], None], *, patience: float = PAT
         after = [event for event in job.events("step") if event["attempt"] > attempt and event["step"] > last["step"]]
         return [last, min(after, key=lambda event: event["step"])] if after else []
 
-    last, first = job.wait_for(lambda: new_steps() or None, "a new step of another attempt", patience)
-    job.wait_until("the phases are known", lambda status: "firstStepSeconds" in _phases(status), timeout=patience)
+    last, first = job.wait_for(lambda: new_steps() or None, "a new step of another attempt", seconds)
+    job.wait_until("the phases are known", lambda status: "firstStepSeconds" in _phases(status), timeout=seconds)
     return Outage(first["time"] - begun, first["time"] - last["time"], _phases(job.status))
 
 

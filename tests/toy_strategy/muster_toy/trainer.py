@@ -11,7 +11,7 @@ from typing import Any
 from muster_contract.codes import ExitCode
 
 NUMBERS = range(1, 11)
-PATIENCE = 60.0
+DEADLINE_SECONDS = 60.0
 
 
 def launch(spec: Any, events: Any, stop: Any) -> ExitCode:
@@ -36,7 +36,7 @@ def serve(spec: Any, events: Any, stop: Any) -> ExitCode:
     own = int(os.environ["MUSTER_INDEX"])
     port = int((Path(os.environ["MUSTER_OBJECTS"]) / "hostfile" / "hosts").read_text().split()[own].rpartition(":")[2])
     with socket.create_server(("", port)) as listener:
-        listener.settimeout(PATIENCE)
+        listener.settimeout(DEADLINE_SECONDS)
         connection, _ = listener.accept()
         with connection, connection.makefile("rw") as launcher:
             while (line := launcher.readline().strip()) != "done":
@@ -49,10 +49,10 @@ def serve(spec: Any, events: Any, stop: Any) -> ExitCode:
 
 def _connected(host: str) -> Any:
     name, _, port = host.rpartition(":")
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + DEADLINE_SECONDS
     while True:
         try:
-            return socket.create_connection((name, int(port)), timeout=PATIENCE).makefile("rw")
+            return socket.create_connection((name, int(port)), timeout=DEADLINE_SECONDS).makefile("rw")
         except OSError:
             if time.monotonic() > deadline:
                 raise

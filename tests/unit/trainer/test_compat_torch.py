@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,13 +19,6 @@ from muster_trainer.pytorch import compat
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 PACKAGE = Path(compat.__file__).parent
 CHANGED = f"PyTorch {torch.__version__} has changed {{}}; adapt muster_trainer/pytorch/compat.py"
-
-
-@pytest.fixture
-def world_of_one() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def test_trees_of_tensors_are_mapped_and_listed() -> None:

@@ -25,7 +25,7 @@ from muster_trainer.training.interval import SaveInterval
 from muster_trainer.training.saving import Saver
 from tests.support.waiting import wait_until
 
-PATIENCE = 30
+SECONDS = 30
 FENCE = Fence(datetime(2026, 11, 21, 11, 16, 14, tzinfo=UTC), 0)
 MANIFEST = Manifest(0, 0, 0, 0, 2, "DDP", 0, {}, {}, CommitReason.PERIODIC, "now")
 
@@ -46,9 +46,9 @@ class Rank:
 
     def gather(self, text: str) -> list[str]:
         self.texts[self.rank] = text
-        self.together.wait(PATIENCE)
+        self.together.wait(SECONDS)
         texts = list(self.texts)
-        self.together.wait(PATIENCE)
+        self.together.wait(SECONDS)
         return texts
 
     def broadcast(self, text: str) -> str:
@@ -58,7 +58,7 @@ class Rank:
         held, copied = self.state, room >= self.bytes
 
         def write() -> tuple[list[str], int]:
-            assert self.may_write.wait(PATIENCE)
+            assert self.may_write.wait(SECONDS)
             if self.error:
                 raise self.error
             (directory / f"part-{self.rank}").write_text(str(held if copied else self.state))
@@ -103,7 +103,7 @@ class TwoRanks:
             except TrainerError as error:
                 return error
 
-        return list(self.pool.map(attempt, self.savers, timeout=PATIENCE))
+        return list(self.pool.map(attempt, self.savers, timeout=SECONDS))
 
     def begin(self, step: int) -> list[Any]:
         return self.all(lambda saver: saver.begin(replace(MANIFEST, step=step)))
@@ -116,12 +116,12 @@ class TwoRanks:
             self.ranks[rank].may_write.set()
 
     def wait_for_writers(self, *ranks: int) -> None:
-        wait_until(lambda: not any(self.savers[rank].busy for rank in ranks), f"the writers of {ranks}", PATIENCE)
+        wait_until(lambda: not any(self.savers[rank].busy for rank in ranks), f"the writers of {ranks}", SECONDS)
 
     def step_until_idle(self) -> list[Any]:
         """Steps of a training, at which the ranks vote; ends when nothing is in flight, or a rank raises."""
         limit = threading.Event()
-        for _ in range(PATIENCE * 100):
+        for _ in range(SECONDS * 100):
             if not any(saver.busy for saver in self.savers):
                 results = self.all(Saver.advance)
                 if any(results) or not self.savers[0].in_flight:
@@ -164,7 +164,7 @@ def test_a_save_waits_for_the_save_in_flight(world: TwoRanks) -> None:
     second = ThreadPoolExecutor(1).submit(world.begin, 20)
     assert not second.done()
     world.let_write(0, 1)
-    assert second.result(PATIENCE) == [None, None]
+    assert second.result(SECONDS) == [None, None]
     assert world.steps == [10]
     world.step_until_idle()
     assert world.steps == [10, 20]
@@ -176,7 +176,7 @@ def test_a_rank_without_memory_for_a_copy_writes_before_it_continues(world: TwoR
     world.let_write(0)
     assert not wait([begun], 0.2).done
     world.let_write(1)
-    assert begun.result(PATIENCE) == [None, None]
+    assert begun.result(SECONDS) == [None, None]
     world.step_until_idle()
     assert world.steps == [10]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,7 @@ from muster_trainer.checkpoint import Manifest, files
 from muster_trainer.pytorch import export, state
 from muster_trainer.training.engine import Part
 
-pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
-
-
-@pytest.fixture(autouse=True)
-def world_of_one() -> Iterator[None]:
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-    yield
-    torch.distributed.destroy_process_group()
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("world_of_one"), pytest.mark.filterwarnings("ignore")]
 
 
 def save(directory: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, given: state.Groups = ()) -> None:

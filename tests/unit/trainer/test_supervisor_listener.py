@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterator
 
 import pytest
 
@@ -14,13 +13,6 @@ from muster_trainer.supervisor.events import LONGEST_LINE, Line
 from muster_trainer.supervisor.listener import LONGEST_TOKEN, MOST_CONNECTIONS, Connection, Listener
 from muster_training.sender import Sender
 from tests.support.waiting import wait_until
-
-
-@pytest.fixture
-def listener() -> Iterator[Listener]:
-    listener = Listener(rank=4)
-    yield listener
-    listener.close()
 
 
 def connect(listener: Listener) -> socket.socket:

@@ -8,7 +8,7 @@ import stat
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -174,13 +174,6 @@ def test_a_step_without_a_loss_keeps_the_newest_loss() -> None:
 
 
 # over the listener
-
-
-@pytest.fixture
-def listener() -> Iterator[Listener]:
-    listener = Listener(rank=4)
-    yield listener
-    listener.close()
 
 
 def served(listener: Listener) -> list[Line]:

@@ -8,7 +8,6 @@ import math
 import os
 import pickle
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +25,7 @@ from tests.checkpoints_across import one_side
 from tests.support.seeds import seeded_random
 
 ACROSS = Path(one_side.__file__).parent
-pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(120)]
-
-
-@pytest.fixture(autouse=True)
-def world_of_one() -> Iterator[None]:
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-    yield
-    torch.distributed.destroy_process_group()
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("world_of_one"), pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(120)]
 
 
 def test_a_checkpoint_of_another_python_and_pytorch_is_read_bit_for_bit() -> None:
