@@ -60,6 +60,22 @@ def test_a_silent_replica_whose_peers_stand_still_ends_the_attempt() -> None:
     assert following.attempt == 1
 
 
+def test_decisions_about_silent_replicas_compare_no_whole_views(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With thousands of replicas, each compared with each other one, a decision would take minutes."""
+
+    def refuse(*_: object) -> bool:
+        raise AssertionError("two views of replicas are compared")
+
+    monkeypatch.setattr(ReplicaView, "__eq__", refuse)
+    story = training_story(4)
+    ended = report("worker-0", step=40, in_place=True, waiting=True, last_words=words(137, "killed", attempt=0))
+    broken = replica("worker-0", uid="worker-0/0", report=ended, reported=at(130))
+    story.see(broken, *(stepping(f"worker-{index}", reported=100) for index in range(1, 4)), seconds=130)
+    assert story.status.attempt == 1
+    story = lost_story(count=3)
+    assert story.status.attempt == 1
+
+
 def test_a_pass_is_due_when_a_replica_becomes_silent() -> None:
     story = training_story()
     views = [stepping("worker-0", reported=107, idle=7), stepping("worker-1", reported=100)]
