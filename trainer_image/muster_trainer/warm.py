@@ -123,10 +123,12 @@ class Parent:
                     if each is not None:
                         each.close()
                 os.setsid()
+                os.write(writer, str(os.getpid()).encode())  # only now, because the supervisor signals the whole group
+                os.close(reader)
+                os.close(writer)
                 while os.getppid() == parent:  # until that process has exited and the supervisor is the parent
                     time.sleep(0.001)
                 run()
-            os.write(writer, str(child).encode())
             os._exit(0)
         os.close(writer)
         os.waitpid(between, 0)
