@@ -91,6 +91,24 @@ def test_a_supervisor_that_ends_does_not_count_as_running(policy: str, code: int
         assert deleted(story.see(failed(code=code, seconds=49), seconds=seconds)) == []
 
 
+@pytest.mark.parametrize(("policy", "removed"), [("Running", []), ("All", ["worker-1/0"]), ("None", [])])
+def test_the_pod_that_failed_first_keeps_its_log_although_its_report_comes_second(policy: str, removed: list[str]) -> None:
+    """Both ranks of a program end with code 1, and the pod of the second one is seen first."""
+    story = running_story(2, cleanPodPolicy=policy, recovery={"application": {"limit": 0}})
+    second = failed("worker-0", 10, seconds=20)
+    decision = story.see(second, replica("worker-1", report=report(step=1), reported=at(19)), seconds=20)
+    assert (deleted(decision), story.status.completion_time) == (removed, None)
+    if policy != "All":
+        decision = story.see(second, failed("worker-1", 10, seconds=19), seconds=21)
+        assert (story.status.phase, story.record.replica, deleted(decision)) == (Phase.FAILED, "worker-1", [])
+
+
+def test_a_replica_without_a_supervisor_is_stopped_before_the_failure_is_settled() -> None:
+    for view in (replica("worker-1"), replica("worker-1", phase="Pending")):
+        story = running_story(2, recovery={"application": {"limit": 0}})
+        assert deleted(story.see(failed("worker-0", 10, seconds=20), view, seconds=20)) == ["worker-1/0"]
+
+
 def test_a_supervisor_that_does_not_end_is_removed_unless_the_policy_is_none() -> None:
     for policy, removed in (("Running", ["worker-0/0"]), ("None", [])):
         story = running_story(1, cleanPodPolicy=policy, recovery={"application": {"limit": 0}})

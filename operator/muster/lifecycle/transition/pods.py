@@ -94,12 +94,22 @@ def _suspension(status: TrainingJobStatus, facts: Facts) -> Actions:
 
 
 def _broken_world(state: Provisional | Settled, facts: Facts) -> Actions:
-    """Stops what runs of a broken world that has no successor yet, and leaves ended pods for their logs. If cleanPodPolicy keeps all pods,
-    supervisors end their processes instead."""
-    stops = facts.spec.clean_pod_policy is not CleanPodPolicy.NONE
-    running = (view for view in facts.replicas if stops and not view.over)
-    deletions = tuple(action for view in running for action in deletion(view, grace_seconds=facts.brief_grace))
+    """Stops what runs of a broken world that has no successor yet, and leaves ended pods for their logs.
+
+    If cleanPodPolicy keeps all pods, supervisors end their processes instead. If it keeps ended pods, supervisors do so until the failure
+    is settled: the replica that is named as the cause at last may end only now, and its log must stay.
+    """
+    policy = facts.spec.clean_pod_policy
+    running = () if policy is CleanPodPolicy.NONE else (view for view in facts.replicas if not view.over)
+    waits = policy is CleanPodPolicy.RUNNING and bool(state.provisional)
+    stopped = (view for view in running if not (waits and _ends_by_itself(view)))
+    deletions = tuple(action for view in stopped for action in deletion(view, grace_seconds=facts.brief_grace))
     return (*deletions, LookLive()) if state.provisional and not facts.live else deletions
+
+
+def _ends_by_itself(view: ReplicaView) -> bool:
+    """Whether the replica has a supervisor that ends its processes after the next reply."""
+    return view.is_active and view.report is not None
 
 
 def _unneeded(status: TrainingJobStatus, facts: Facts) -> Actions:
