@@ -42,6 +42,8 @@ class Outcome:
     longest: float = 0.0
     waiting: dict[str, str] = field(default_factory=dict)
     """Jobs that fit and had not ended at the standstill, with their messages."""
+    pods: list[tuple[str, str, str]] = field(default_factory=list)
+    """The pods of a trial that stands still: name, phase in a list, phase in the watch."""
     last_lines: list[str] = field(default_factory=list)
     """The last log records of the operator about the jobs of a trial that stands still."""
 
@@ -108,10 +110,16 @@ class Trial:
             with suppress(ApiError):  # an object may be gone by now
                 is_over = self._step(self._setting.jobs.of(self.namespace), self._setting.pods.of(self.namespace))
         if self.outcome.waiting:
+            self.outcome.pods = self._phases()
             lines = self._setting.operator.log.read_text(errors="replace").splitlines()
             self.outcome.last_lines = [line for line in lines if f"{self.namespace}/" in line][-10:]
         self._clear()
         return self.outcome
+
+    def _phases(self) -> list[tuple[str, str, str]]:
+        watched = {pod["metadata"]["uid"]: pod["status"]["phase"] for pod in self._setting.pods.of(self.namespace)}
+        listed = self._api.items(PODS.format(self.namespace))
+        return [(pod["metadata"]["name"], pod["status"]["phase"], watched.get(pod["metadata"]["uid"], "")) for pod in listed]
 
     def _events(self) -> Iterator[tuple[float, str, str]]:
         for each in self.plan.jobs:
@@ -187,12 +195,13 @@ class Trial:
         members = [pod for pod in pods if attempt_of(pod) == attempt and "deletionTimestamp" not in pod["metadata"]]
         placed = [pod for pod in members if pod["spec"].get("nodeName")]
         running = [pod for pod in placed if pod["status"]["phase"] == "Running"]
+        started = len([pod for pod in placed if pod["status"]["phase"] in ("Running", "Succeeded")])
         if plan.name in self._deleted or attempt in ended or any(pod["status"]["phase"] == "Failed" for pod in members):
             self._half_since.pop(world, None)
         elif len(placed) >= plan.smallest:
             self._half_since.pop(world, None)
             self.outcome.worlds.add(world)
-            if len(running) >= plan.smallest and now - self._whole_since.setdefault(world, now) > plan.trains:
+            if running and started >= plan.smallest and now - self._whole_since.setdefault(world, now) > plan.trains:
                 self._end(plan, running)
         elif world not in self.outcome.worlds:  # a complete world may later lose pods with their node
             since = self._half_since.setdefault(world, now) if placed else now
