@@ -27,8 +27,7 @@ demo: $(READY) ## train digits on two workers, kill one, see it resume, and writ
 TWO_AT_A_TIME = $(MAKE) --no-print-directory --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
 test: $(READY) ## all that CI runs: `check`, the control plane, and the cut on a real cluster, which is removed afterwards
-	@$(TWO_AT_A_TIME) lint unit property some-mutants
-	@$(MAKE) --no-print-directory control-plane
+	@$(TWO_AT_A_TIME) control-plane lint unit property some-mutants
 	@$(TWO_AT_A_TIME) local cluster-test
 	@$(MAKE) --no-print-directory cluster-down
 

@@ -29,7 +29,7 @@ def check_members(job: ClusterJob, lost: str) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("lost", ["worker-0", "worker-1"])
+@pytest.mark.parametrize("lost", ["worker-0", pytest.param("worker-1", marks=pytest.mark.chaos)])
 def test_a_spare_takes_the_place_of_a_deleted_pod(lost: str, ground: Ground, uninterrupted: Uninterrupted) -> None:
     like = uninterrupted("DDP")
     job = with_spare(ground)
@@ -41,7 +41,7 @@ def test_a_spare_takes_the_place_of_a_deleted_pod(lost: str, ground: Ground, uni
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", ["killed", "frozen"])
+@pytest.mark.parametrize("kind", ["killed", pytest.param("frozen", marks=pytest.mark.chaos)])
 def test_a_spare_takes_the_place_of_a_worker_whose_node_is(
     kind: str, ground: Ground, uninterrupted: Uninterrupted, muster: Installation
 ) -> None:

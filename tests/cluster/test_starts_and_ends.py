@@ -28,6 +28,7 @@ def test_an_image_that_does_not_exist_is_named_while_the_job_waits_and_fails_it_
     ground.cluster.wait_until("its pods are gone", lambda: not waiting.pods(), timeout=180)
 
 
+@pytest.mark.chaos
 @pytest.mark.timeout(600)
 def test_a_script_that_always_fails_ends_the_job_after_its_budget_with_its_last_words(ground: Ground) -> None:
     ground.kubectl("create", "configmap", "code", "--from-literal=fail.py=raise SystemExit('no data today')")

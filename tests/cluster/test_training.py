@@ -41,6 +41,7 @@ def test_the_example_of_every_other_strategy_trains_in_pods(ground: Ground) -> N
             assert example.status["restarts"]["total"] == 0
 
 
+@pytest.mark.chaos
 @pytest.mark.timeout(900)
 def test_every_schedule_of_a_pipeline_trains_in_pods(ground: Ground) -> None:
     """The image's torch is older than the one that the local tests run."""
