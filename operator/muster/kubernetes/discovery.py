@@ -9,7 +9,6 @@ from muster.kubernetes.gateway import Gateway
 from muster.render import evictions, kueue
 from muster.render.gang import PLURAL, SCHEDULERS
 
-
 Versions = Mapping[str, set[str]]
 """The versions of each API group that the cluster serves."""
 
