@@ -57,10 +57,11 @@ def test_all_ranks_save_before_the_eviction_goes_on(
     assert [pod["spec"]["evictionResponders"] for pod in pods] == [[{"name": RESPONDER, "priority": 10000}]] * 2
     evictions.start(pods[1])
 
-    def leaving() -> list[Object]:
-        return [pod for pod in jobs.pods("digits") if "deletionTimestamp" in pod["metadata"]]
+    def leaving() -> list[Object] | None:
+        pods = [pod for pod in jobs.pods("digits") if "deletionTimestamp" in pod["metadata"]]
+        return pods if len(pods) == 2 else None
 
-    saving = wait_until(lambda: len(leaving()) == 2 and leaving(), "both ranks save and stop")
+    saving = wait_until(leaving, "both ranks save and stop")
     for pod in saving:
         assert pod["metadata"]["deletionGracePeriodSeconds"] == pod["spec"]["terminationGracePeriodSeconds"] > 15
     answer = evictions.responder(pods[1])
@@ -71,8 +72,7 @@ def test_all_ranks_save_before_the_eviction_goes_on(
     for pod in saving:
         kubelet.end(pod, 21, message=SAVED)
         kubelet.remove(pod)
-    done = wait_until(lambda: "completionTime" in evictions.responder(pods[1]) and evictions.responder(pods[1]), "the eviction goes on")
-    assert done["completionTime"] >= done["heartbeatTime"]
+    wait_until(lambda: "completionTime" in evictions.responder(pods[1]), "the eviction goes on")
     evictions.conclude(pods[1])
     started(jobs, "digits", attempt=1)
     status = jobs.status("digits")

@@ -32,6 +32,9 @@ from muster.render.evictions import (
 LOOK_SECONDS = 0.5
 """How often the caches are compared with the evictions that Muster works on."""
 RETRY_SECONDS = 5.0
+STOP_SECONDS = 300.0
+"""Seconds from the first heartbeat in which the pod must begin to end. After that Muster sends no heartbeat, so that the next responder
+takes over. An eviction must not wait without limit, for example because the status of the job cannot be written."""
 _AT_ONCE = 8
 
 log = logging.getLogger("muster.evictions")
@@ -172,10 +175,13 @@ class Responder:
             self._evictions.drop(eviction.namespace, eviction.name)
             return ""
         assert job is not None
+        progress.due = self._now() + timedelta(seconds=HEARTBEAT_SECONDS)
+        accepted = self._evictions.of(eviction.pod_uid)
+        if accepted and child.view.deleting is None and self._now() >= accepted.since + timedelta(seconds=STOP_SECONDS):
+            return ""
         updated = with_heartbeat(obj, self._now(), _sentence(child, job), save_seconds=needed(job.status))
         if updated != obj:
             await self._cluster.replace_status(updated)
-        progress.due = self._now() + timedelta(seconds=HEARTBEAT_SECONDS)
         return child.key if self._evictions.accept(current, self._now()) else ""
 
     def _job(self, child: Child | None) -> TrainingJob | None:

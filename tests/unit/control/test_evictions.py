@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from muster.control.errors import ConflictError, UnavailableError
-from muster.control.evictions import Evictions, Responder
+from muster.control.evictions import STOP_SECONDS, Evictions, Responder
 from muster.render.evictions import HEARTBEAT_SECONDS, RESPONDER, active_eviction, with_responder
 from tests.unit.control.test_reconciler import KEY, NOW, World
 
@@ -119,6 +119,14 @@ def test_heartbeats_come_every_twenty_seconds_and_the_end_at_once() -> None:
     requests = len(world.cluster.requests)
     world.look(after=60)
     assert len(world.cluster.requests) == requests
+
+
+def test_heartbeats_end_if_the_pod_does_not_begin_to_end() -> None:
+    world = Evicting()
+    world.evict()
+    world.watch()
+    beats = {world.look(after=HEARTBEAT_SECONDS)["heartbeatTime"] for _ in range(40)}
+    assert len(beats) == STOP_SECONDS / HEARTBEAT_SECONDS
 
 
 def test_a_pod_that_the_cache_lacks_counts_as_gone_only_if_it_is() -> None:
