@@ -58,6 +58,7 @@ VARIANTS: dict[str, Manifest] = {
     },
     "least": {
         "gangScheduling": {"apiGroups": []},
+        "evictionRequests": {"enabled": False},
         "crds": {"enabled": False},
         "rbac": {"create": False},
         "serviceAccount": {"create": False, "name": "given"},

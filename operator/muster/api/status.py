@@ -93,6 +93,7 @@ class Reason(StrEnum):
     PROCESS_KILLED = "ProcessKilled"
     OUT_OF_MEMORY = "OutOfMemory"
     DISRUPTED = "Disrupted"
+    EVICTION_REQUESTED = "EvictionRequested"
     DEVICE_UNHEALTHY = "DeviceUnhealthy"
     DEVICE_TAINTED = "DeviceTainted"
     EVICTED = "Evicted"

@@ -196,6 +196,8 @@ class Reconciler:
         )
 
     def _with_report(self, view: ReplicaView) -> ReplicaView:
+        """The replica with what is not in its pod: its report, and an eviction that waits for it."""
+        view = replace(view, eviction=self._dependencies.evictions.of(view.uid))
         reports = self._dependencies.reports
         received = reports.of(view.uid)
         if received is None:

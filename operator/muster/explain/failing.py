@@ -54,6 +54,11 @@ TAKEN_AWAY: tuple[Cause, ...] = rows(
         "nothing: the job resumes on another node",
     ),
     (
+        "EvictionRequested",
+        "{subject} saved and ended, because an eviction waited for it: {message}",
+        "nothing: the job resumes on another node; see kubectl get evictions for who requests it",
+    ),
+    (
         "NodeLost",
         r"^NodeLost|DeletionByPodGC|TerminationByKubelet|^(?:NodeShutdown|Shutdown|Terminated)\b",
         "the node of {subject} was lost or shut down: {message}",

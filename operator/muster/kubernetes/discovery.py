@@ -1,36 +1,39 @@
-"""Finds out which APIs of schedulers and queues the cluster serves."""
+"""Finds out which optional APIs the cluster serves: those of schedulers, queues and evictions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from muster.control.cluster import Object
 from muster.control.errors import ClusterError, NotFoundError
 from muster.kubernetes.gateway import Gateway
-from muster.render import kueue
-from muster.render.gang import PLURAL, SCHEDULERS, GangScheduler
+from muster.render import evictions, kueue
+from muster.render.gang import PLURAL, SCHEDULERS
+
+Versions = Mapping[str, set[str]]
+"""The versions of each API group that the cluster serves."""
 
 
-async def served_gang_schedulers(gateway: Gateway, groups: Sequence[str]) -> tuple[str, ...]:
-    """The API groups that serve their PodGroup, in the same order. Raises ClusterError.
-
-    A cluster without any of these groups gets one request.
-    """
-    if not groups:
-        return ()
+async def served_versions(gateway: Gateway) -> Versions:
+    """Raises ClusterError. A cluster without any optional API gets only this request."""
     listing = await gateway.request("GET", "/apis")
-    versions = {str(each["name"]): _versions(each) for each in listing["groups"]}
+    return {str(group["name"]): {str(each["version"]) for each in group["versions"]} for group in listing["groups"]}
+
+
+async def served_gang_schedulers(gateway: Gateway, groups: Sequence[str], versions: Versions) -> tuple[str, ...]:
+    """The API groups that serve their PodGroup, in the same order. Raises ClusterError."""
     candidates = [SCHEDULERS[group] for group in groups if SCHEDULERS[group].version in versions.get(group, ())]
-    return tuple([each.group for each in candidates if await _serves_pod_groups(gateway, each)])
+    return tuple([each.group for each in candidates if await _serves(gateway, each.group, each.version, PLURAL)])
+
+
+async def serves_evictions(gateway: Gateway, versions: Versions) -> bool:
+    """Whether the cluster serves the Evictions of KEP-4563. Raises ClusterError."""
+    group, version = evictions.GROUP, evictions.VERSION
+    return version in versions.get(group, ()) and await _serves(gateway, group, version, evictions.PLURAL)
 
 
 async def serves_kueue(gateway: Gateway) -> bool:
     """Whether the cluster serves the Workloads of Kueue. Raises ClusterError."""
-    try:
-        listing = await gateway.request("GET", f"/apis/{kueue.GROUP}/{kueue.VERSION}")
-    except NotFoundError:
-        return False
-    return any(each["name"] == kueue.PLURAL for each in listing["resources"])
+    return await _serves(gateway, kueue.GROUP, kueue.VERSION, kueue.PLURAL)
 
 
 async def serves_positions(gateway: Gateway) -> bool:
@@ -42,14 +45,10 @@ async def serves_positions(gateway: Gateway) -> bool:
     return True
 
 
-async def _serves_pod_groups(gateway: Gateway, scheduler: GangScheduler) -> bool:
+async def _serves(gateway: Gateway, group: str, version: str, plural: str) -> bool:
     """Whether this version has the resource. A group can have a version without it."""
     try:
-        listing = await gateway.request("GET", f"/apis/{scheduler.group}/{scheduler.version}")
-    except NotFoundError:  # it has gone since
+        listing = await gateway.request("GET", f"/apis/{group}/{version}")
+    except NotFoundError:
         return False
-    return any(each["name"] == PLURAL for each in listing["resources"])
-
-
-def _versions(group: Object) -> set[str]:
-    return {str(each["version"]) for each in group["versions"]}
+    return any(each["name"] == plural for each in listing["resources"])

@@ -44,6 +44,7 @@ _PLURALS = {
     "Secret": "secrets",
     "NetworkPolicy": "networkpolicies",
     "Event": "events",
+    "Eviction": "evictions",
     "Pod": "pods",
     "PodGroup": "podgroups",
     "Workload": "workloads",

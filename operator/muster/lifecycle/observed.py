@@ -28,6 +28,16 @@ class ReplicaPhase(StrEnum):
 
 
 @dataclass(frozen=True)
+class EvictionView:
+    """An eviction that waits until the replica has saved and ended (KEP-4563)."""
+
+    since: datetime
+    """When Muster began to work on it."""
+    requesters: str = ""
+    """The names of those who request it."""
+
+
+@dataclass(frozen=True)
 class ReplicaView:
     """A replica whose pod, or local process, still exists."""
 
@@ -62,6 +72,7 @@ class ReplicaView:
     """For how many seconds after that report the operator may have missed reports, because none came from any replica."""
     disruption: str | None = None
     """The reason of the pod's DisruptionTarget condition (EvictionByEvictionAPI, PreemptionByScheduler, ...)."""
+    eviction: EvictionView | None = None
     reason: str = ""
     """The reason of the pod (Evicted, NodeLost, Shutdown, ...) or, while it is Pending, of its container (ImagePullBackOff, ...)."""
     message: str = ""
@@ -97,7 +108,7 @@ class ReplicaView:
     @property
     def is_active(self) -> bool:
         """Whether the replica runs and its end was not requested."""
-        return self.phase is ReplicaPhase.RUNNING and self.deleting is None and self.disruption is None
+        return self.phase is ReplicaPhase.RUNNING and self.deleting is None and self.disruption is None and self.eviction is None
 
     @property
     def replica(self) -> Replica:
