@@ -34,19 +34,24 @@ def _message(status: TrainingJobStatus, state: State, facts: Facts) -> str:
     if facts.problems and not isinstance(state, Open):
         return "the job is not valid, so nothing is started: " + "; ".join(map(str, facts.problems))
     if is_queued(status, facts) and facts.observed.quota:
-        stopping = f"{len(facts.replicas)} replicas save and stop, because the job " if facts.replicas else ""
+        stopping = f"{_stopping(facts)}, because the job " if facts.replicas else ""
         refusal = f"; the API server refuses its Workload: {facts.observed.refused}" if facts.observed.refused else ""
         return f"{stopping}waits in {facts.observed.quota.message}{refusal}"
     if status.phase is Phase.SUSPENDED:
         return "suspended; set spec.suspend to false to resume"
     if isinstance(state, Suspended) and state.record and state.record.reason is Reason.SUSPENDED:
-        return f"suspending: {len(facts.replicas)} replicas save and stop"
+        return f"suspending: {_stopping(facts)}"
     if state.record is None or status.world is None:
         return "not started yet"
     if not isinstance(state, Open):
         failure = failure_sentence(state.record)
         return f"attempt {state.record.attempt} failed ({failure}); its other replicas must end before the job is given up"
     return _running(status, facts) if status.world.ready_time else _starting(status, facts)
+
+
+def _stopping(facts: Facts) -> str:
+    count = len(facts.replicas)
+    return "1 replica saves and stops" if count == 1 else f"{count} replicas save and stop"
 
 
 def _running(status: TrainingJobStatus, facts: Facts) -> str:
