@@ -99,7 +99,7 @@ def test_bfloat16_reaches_the_target_with_parameters_in_float32(strategy: str, t
     assert {tensor.dtype for tensor in state.values()} == {torch.float32}
 
 
-@pytest.mark.parametrize("how", ["FP16", "BF16", "PowerSGD"])
+@pytest.mark.parametrize("how", ["FP16", pytest.param("BF16", marks=pytest.mark.thorough), "PowerSGD"])
 def test_compressed_gradients_lose_something_and_reach_the_target_all_the_same(how: str) -> None:
     config = {"epochs": 6}
     whole = proofs.uninterrupted("DDP", config)

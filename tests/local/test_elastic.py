@@ -27,10 +27,8 @@ def digits(name: str, strategy: str, *, workers: int, delay: float, **spec: Any)
     )
 
 
-@pytest.mark.parametrize(
-    "strategy",
-    [pytest.param("DDP", marks=pytest.mark.torch), pytest.param("JAX", marks=[pytest.mark.jax, pytest.mark.thorough])],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("strategy", [pytest.param("DDP", marks=pytest.mark.torch), pytest.param("JAX", marks=pytest.mark.jax)])
 def test_a_lost_worker_is_done_without_and_taken_in_again_with_the_losses_of_one_process(strategy: str, tmp_path: Path) -> None:
     local_job = LocalJob(tmp_path)
     elastic = {"minReplicas": 1, "maxReplicas": 2, "shrinkAfterSeconds": 0, "growAfterSeconds": 2}

@@ -29,7 +29,8 @@ def test_each_commit_is_measured_as_the_training_itself_would_and_the_final_one_
     assert len(list((tmp_path / "tensorboard" / "evaluator").iterdir())) == 1
 
 
-@STRATEGIES
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("strategy", ["MultiWorkerMirrored", pytest.param("JAX", marks=pytest.mark.thorough)])
 def test_an_evaluator_that_is_asked_to_stop_measures_the_newest_commit_and_leaves_the_training_alone(strategy: str, tmp_path: Path) -> None:
     document = trainer(tmp_path, config={"epochs": 100, "stepDelaySeconds": 0.2}, checkpoint={"everySteps": 5})
     with world(strategy, document, roles=("worker", "evaluator")) as running:

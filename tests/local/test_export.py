@@ -66,7 +66,7 @@ def test_a_place_that_cannot_take_the_export_is_refused_before_the_training(tmp_
 
 
 @pytest.mark.tensorflow
-@pytest.mark.parametrize(("strategy", "size"), [pytest.param("Mirrored", 1, marks=pytest.mark.thorough), ("MultiWorkerMirrored", 2)])
+@pytest.mark.parametrize(("strategy", "size"), [("Mirrored", 1), pytest.param("MultiWorkerMirrored", 2, marks=pytest.mark.thorough)])
 def test_a_keras_model_is_exported_as_saved_model_and_keras_file(strategy: str, size: int, tmp_path: Path) -> None:
     options = {"logicalDevices": 2} if strategy == "Mirrored" else {}
     with world(strategy, trainer(tmp_path, config=EXPORTING, options=options), size=size) as running:

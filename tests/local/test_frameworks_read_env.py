@@ -134,6 +134,7 @@ def test_tensorflow_finds_every_pod_of_a_job_with_all_roles_in_its_tf_config() -
     assert [name for name, each in read.items() if each["chief"]] == ["job-chief-0", "job-evaluator-0"]
 
 
+@pytest.mark.thorough
 @pytest.mark.tensorflow
 def test_tensorflow_takes_worker_0_for_the_chief_where_there_is_no_other() -> None:
     spec = {"strategy": "MultiWorkerMirrored", "trainer": {"task": "digits"}, "roles": {"worker": {"replicas": 3}, "evaluator": {}}}
@@ -147,6 +148,7 @@ def test_tensorflow_takes_worker_0_for_the_chief_where_there_is_no_other() -> No
     }
 
 
+@pytest.mark.thorough
 @pytest.mark.tensorflow
 def test_a_cluster_of_one_worker_trains() -> None:
     [env] = environments({"strategy": "MultiWorkerMirrored", "trainer": {"task": "digits"}}, Loopback()).values()

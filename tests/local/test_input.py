@@ -61,6 +61,7 @@ def test_strategies_with_ways_of_their_own_read_ahead_too(strategy: str, files: 
     same_training(read_ahead, proofs.uninterrupted(strategy, {"epochs": 1}, size=size, **fields))
 
 
+@pytest.mark.thorough
 @pytest.mark.tensorflow
 def test_tensorflow_trains_the_same_from_files_with_readers_and_by_way_of_a_cache(files: Mapping[str, Path], tmp_path: Path) -> None:
     options = {"logicalDevices": 2}

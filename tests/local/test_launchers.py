@@ -40,8 +40,12 @@ SIGKILL = "ended by signal 9 (SIGKILL)"
     ("launcher", "how", "code", "words"),
     [
         pytest.param(TORCHRUN, ["raise"], 10, f"rank 1: {VALUE_ERROR}", id="an exception"),
-        pytest.param(TORCHRUN, ["kill"], 137, f"rank 1: {SIGKILL}", id="a signal"),
-        pytest.param(TORCHRUN, ["import"], 10, "rank 1: ModuleNotFoundError: No module named 'muster_has_no_such_module'", id="an import"),
+        pytest.param(TORCHRUN, ["kill"], 137, f"rank 1: {SIGKILL}", id="a signal", marks=pytest.mark.chaos),
+        pytest.param(
+            *(TORCHRUN, ["import"], 10, "rank 1: ModuleNotFoundError: No module named 'muster_has_no_such_module'"),
+            id="an import",
+            marks=pytest.mark.chaos,
+        ),
         pytest.param(TORCHRUN, ["raise", "record"], 10, f"rank 1: {VALUE_ERROR}", id="record", marks=pytest.mark.chaos),
         pytest.param((*TORCHRUN, "--tee=3"), ["raise"], 10, f"rank 1: {VALUE_ERROR}", id="tee", marks=pytest.mark.chaos),
         pytest.param(

@@ -66,7 +66,7 @@ def listening(processes: list[psutil.Process]) -> list[tuple[str, int]]:
     ("trainer", "spec", "ready"),
     [
         pytest.param(BUNDLED, {"batch": {"globalSize": 64}}, trains, id="the bundled trainer"),
-        pytest.param(BUNDLED, RPC, trains, id="remote calls"),
+        pytest.param(BUNDLED, RPC, trains, id="remote calls", marks=pytest.mark.thorough),
         pytest.param({"script": "world.py"}, {}, joined, id="a script"),
         pytest.param({"command": ["torchrun", "world.py"]}, TORCHRUN, joined, id="a torchrun"),
     ],

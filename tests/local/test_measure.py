@@ -27,7 +27,7 @@ DEVICES = {"AllReduce Auto", "AllReduce Hierarchical", "AllReduce OneDevice", "A
     ("example", "own", "operations"),
     [
         pytest.param("digits-ddp", "AllReduce", TORCH | {"Broadcast", "AllGather", "ReduceScatter"}, marks=pytest.mark.torch),
-        pytest.param("digits-mwms", "AllReduce Auto", TENSORFLOW, marks=pytest.mark.tensorflow),
+        pytest.param("digits-mwms", "AllReduce Auto", TENSORFLOW, marks=[pytest.mark.tensorflow, pytest.mark.thorough]),
         pytest.param("mirrored", "AllReduce Hierarchical", DEVICES, marks=[pytest.mark.tensorflow, pytest.mark.thorough]),
         pytest.param("jax", "AllReduce", {"AllReduce", "AllGather", "ReduceScatter"}, marks=[pytest.mark.jax, pytest.mark.thorough]),
     ],

@@ -113,6 +113,7 @@ def test_a_killed_world_resumes_from_it_and_every_loss_is_bit_equal(root: Object
     assert [path.parent.name[:13] for path in steps] == ["step-00000050", "step-00000060", "step-00000069"]
 
 
+@pytest.mark.thorough
 @pytest.mark.torch
 def test_a_store_that_fills_up_ends_the_world_in_words_and_what_it_has_counts(root: ObjectPath, server: ObjectStore) -> None:
     whole, document = proofs.uninterrupted("DDP").losses(), trainer(root, config=proofs.SLOW)
@@ -181,6 +182,7 @@ def test_a_manifest_that_names_paths_elsewhere_is_damage_and_writes_nothing(
     assert not Path("/tmp/muster-escaped").exists()
 
 
+@pytest.mark.thorough
 def test_data_files_of_every_format_are_read_from_it_as_from_a_folder(root: ObjectPath, tmp_path: Path) -> None:
     inputs = np.random.default_rng(0).normal(size=(20_000, 8)).astype(np.float32)
     data = ArrayDataSet(inputs, np.arange(len(inputs)))

@@ -75,7 +75,13 @@ def test_each_sample_is_used_once_an_epoch_by_two_workers_and_large_tables_lie_o
     assert [event["step"] for event in running.events("commit")] == [7, 14, 21, 28, 30]
 
 
-@pytest.mark.parametrize("task", ["digits", "listed"], ids=["the workers have the samples", "the chief sends them"])
+@pytest.mark.parametrize(
+    "task",
+    [
+        pytest.param("digits", id="the workers have the samples"),
+        pytest.param("listed", id="the chief sends them", marks=pytest.mark.thorough),
+    ],
+)
 def test_a_worker_that_is_lost_is_taken_back_and_a_stopped_job_goes_on_from_just_the_steps_it_reported(task: str, tmp_path: Path) -> None:
     (tmp_path / "listed.py").write_text(LISTED)
     fields: dict[str, Any] = {"checkpoint": {"everySteps": 50}, **({} if task == "digits" else {"module": task})}

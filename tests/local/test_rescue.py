@@ -24,7 +24,7 @@ TASK = {"task": "digits"}
     ("strategy", "size", "options", "code"),
     [
         pytest.param("DDP", 2, {}, MODULE, marks=pytest.mark.torch),
-        pytest.param("DDP", 3, {}, MODULE, marks=pytest.mark.torch),
+        pytest.param("DDP", 3, {}, MODULE, marks=[pytest.mark.torch, pytest.mark.thorough]),
         pytest.param("MultiWorkerMirrored", 2, {"loop": "Fit"}, TASK, marks=pytest.mark.tensorflow),
     ],
 )

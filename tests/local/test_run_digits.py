@@ -74,6 +74,7 @@ def test_a_run_that_is_stopped_before_its_first_step_loses_none(local_job: Local
     assert local_job.status["attempts"][0].get("stepsLost", 0) == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.tensorflow
 def test_parameter_servers_restart_what_must_and_outlive_the_chief_that_saves_and_the_evaluator_measures_what_it_saved(
     local_job: LocalJob,

@@ -30,7 +30,9 @@ def document(size: int, **config: Any) -> dict[str, Any]:
     )
 
 
-@pytest.mark.parametrize(("size", "victim"), [(2, 1), (2, 0), (4, 3), (4, 0)])
+@pytest.mark.parametrize(
+    ("size", "victim"), [(2, 1), pytest.param(2, 0, marks=pytest.mark.thorough), pytest.param(4, 3, marks=pytest.mark.thorough), (4, 0)]
+)
 def test_survivors_go_on_in_the_same_processes(size: int, victim: int, tmp_path: Path) -> None:
     random = seeded_random()
     like = proofs.uninterrupted("DDP", CONFIG, size=size).losses()
@@ -148,7 +150,15 @@ def undisturbed(folder: Path, size: int) -> dict[int, str]:
     return losses_of(like)
 
 
-@pytest.mark.parametrize(("place", "second"), [(BEFORE_JOINING, 0), (BEFORE_JOINING, 1), (WHILE_BUILDING, 0), (WHILE_BUILDING, 1)])
+@pytest.mark.parametrize(
+    ("place", "second"),
+    [
+        pytest.param(BEFORE_JOINING, 0, marks=pytest.mark.thorough),
+        pytest.param(BEFORE_JOINING, 1, marks=pytest.mark.thorough),
+        (WHILE_BUILDING, 0),
+        pytest.param(WHILE_BUILDING, 1, marks=pytest.mark.thorough),
+    ],
+)
 def test_a_survivor_that_is_killed_during_the_rebuild_costs_no_step(own: Path, place: str, second: int) -> None:
     """Rank 0 hosts the meeting of the ranks. The third process survives both losses."""
     size, first = 3, 2
@@ -168,7 +178,10 @@ def test_a_survivor_that_is_killed_during_the_rebuild_costs_no_step(own: Path, p
     assert {record["stepsLost"] for record in run.attempts if "stepsLost" in record} == {0}
 
 
-@pytest.mark.parametrize("place", ["no next world", BEFORE_JOINING, WHILE_BUILDING])
+@pytest.mark.parametrize(
+    "place",
+    [pytest.param("no next world", marks=pytest.mark.thorough), BEFORE_JOINING, pytest.param(WHILE_BUILDING, marks=pytest.mark.thorough)],
+)
 def test_a_stop_ends_a_survivor_that_waits_and_it_saves_first(own: Path, place: str) -> None:
     size = 2
     like = undisturbed(own, size)
