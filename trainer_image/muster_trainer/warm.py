@@ -33,7 +33,7 @@ from muster_trainer.training.summaries import import_writer
 
 LONGEST_REQUEST = 1 << 21
 PREPARE, SIGN = b"prepare", b"!"
-ANSWER_SECONDS = 5.0  # for a process that is ready
+ANSWER_SECONDS = 5.0  # for all prepared processes together, because the supervisor waits for no more than twice as long
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/accel", "/dev/vfio")
 DESCRIPTORS = 5
 """The most descriptors of a request: stdout, stderr, and those whose numbers are in variables (`passed`)."""
@@ -64,9 +64,9 @@ class Prepared:
         """Whether it waits for a request, or has ended."""
         return bool(select.select([self.socket], [], [], 0)[0])
 
-    def take_over(self, request: bytes, descriptors: list[int]) -> bool:
-        """Gives the request to the process, once. Returns whether it carries it out. False if it has ended, or does not answer."""
-        self.socket.settimeout(ANSWER_SECONDS)
+    def take_over(self, request: bytes, descriptors: list[int], *, seconds: float) -> bool:
+        """Gives the request to the process, once. Returns whether it carries it out. False if it has ended, or does not answer in time."""
+        self.socket.settimeout(seconds)
         with self.socket, suppress(OSError):
             if not self.socket.recv(1):
                 return False
@@ -98,9 +98,10 @@ class Parent:
 
     def _start(self, request: bytes, descriptors: list[int]) -> int:
         """The pid of the process of this request: a prepared one if one is ready, else a new one."""
+        until = time.monotonic() + ANSWER_SECONDS
         for each in [each for each in self._prepared if each.is_ready]:
             self._prepared.remove(each)
-            if each.take_over(request, descriptors):
+            if each.take_over(request, descriptors, seconds=max(0.0, until - time.monotonic())):
                 return each.pid
         return self._fork(lambda: carry_out(request, descriptors, self._supervisor))
 
