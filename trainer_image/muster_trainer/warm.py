@@ -28,12 +28,14 @@ from muster_contract.environment import ReplicaEnvironment
 from muster_contract.strategy import Framework, StrategyRuntime
 from muster_trainer import process
 from muster_trainer.host.framework import hook, named, set_quiet
+from muster_trainer.host.memory import spare_bytes
 from muster_trainer.host.parent import die_with
 from muster_trainer.training.summaries import import_writer
 
 LONGEST_REQUEST = 1 << 21
 PREPARE, SIGN = b"prepare", b"!"
 ANSWER_SECONDS = 5.0  # for all prepared processes together, because the supervisor waits for no more than twice as long
+PREPARED_BYTES = 64 << 20  # of memory; more than a prepared process needs
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/accel", "/dev/vfio")
 DESCRIPTORS = 5
 """The most descriptors of a request: stdout, stderr, and those whose numbers are in variables (`passed`)."""
@@ -170,8 +172,10 @@ def _open_files() -> list[str]:
 
 
 def wait_prepared(connection: socket.socket, strategy: StrategyRuntime, supervisor: int) -> NoReturn:
-    """Prepares this fork, and waits for the request of a process."""
+    """Prepares this fork, and waits for the request of a process. Ends if memory is short, because the training needs it more."""
     die_with(supervisor)
+    if spare_bytes() < PREPARED_BYTES:
+        os._exit(0)
     with suppress(Exception):  # without preparation, the process only starts more slowly
         prepare(strategy)
     gc.collect()
