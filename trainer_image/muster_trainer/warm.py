@@ -88,7 +88,8 @@ class Parent:
 
     def serve(self) -> None:
         """Answers requests until the supervisor closes the socket. `PREPARE` asks for a prepared process, and every other one for the
-        process that it describes. The answer has its pid, and the pids of all prepared processes."""
+        process that it describes. The answer has its pid, or none if the system is short of memory or processes, and the pids of all
+        prepared processes."""
         while True:
             request, descriptors, _, _ = socket.recv_fds(self._connection, LONGEST_REQUEST, DESCRIPTORS)
             if not request:
@@ -98,7 +99,7 @@ class Parent:
                 os.close(descriptor)
             self._connection.sendall(json.dumps({"pid": pid, "prepared": [each.pid for each in self._prepared]}).encode())
 
-    def _start(self, request: bytes, descriptors: list[int]) -> int:
+    def _start(self, request: bytes, descriptors: list[int]) -> int | None:
         """The pid of the process of this request: a prepared one if one is ready, else a new one."""
         until = time.monotonic() + ANSWER_SECONDS
         for each in [each for each in self._prepared if each.is_ready]:
@@ -107,21 +108,23 @@ class Parent:
                 return each.pid
         return self._fork(lambda: carry_out(request, descriptors, self._supervisor))
 
-    def _prepare(self) -> int:
+    def _prepare(self) -> int | None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             pid = self._fork(lambda: wait_prepared(theirs, self._strategy, self._supervisor), also_close=ours)
-        self._prepared.append(Prepared(pid, ours))
+        if pid is None:
+            ours.close()
+        else:
+            self._prepared.append(Prepared(pid, ours))
         return pid
 
-    def _fork(self, run: Callable[[], NoReturn], *, also_close: socket.socket | None = None) -> int:
-        """Forks a process that calls `run`. Returns its pid."""
+    def _fork(self, run: Callable[[], NoReturn], *, also_close: socket.socket | None = None) -> int | None:
+        """Forks a process that calls `run`. Returns its pid; None if the system is short of memory or processes."""
         reader, writer = os.pipe()
-        between = os.fork()
+        between = _forked()
         if between == 0:
             parent = os.getpid()  # read before the fork, because the child may have a new parent by then
-            child = os.fork()
-            if child == 0:
+            if _forked() == 0:
                 for each in (self._connection, also_close, *(other.socket for other in self._prepared)):
                     if each is not None:
                         each.close()
@@ -134,10 +137,19 @@ class Parent:
                 run()
             os._exit(0)
         os.close(writer)
-        os.waitpid(between, 0)
-        pid = int(os.read(reader, 32))
+        if between is not None:
+            os.waitpid(between, 0)
+        pid = os.read(reader, 32)
         os.close(reader)
-        return pid
+        return int(pid) if pid else None
+
+
+def _forked() -> int | None:
+    """The result of `os.fork`; None if it fails."""
+    try:
+        return os.fork()
+    except OSError:
+        return None
 
 
 def import_all(strategy: StrategyRuntime, *, summaries: bool) -> None:
