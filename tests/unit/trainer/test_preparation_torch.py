@@ -5,16 +5,17 @@ from __future__ import annotations
 import sys
 
 import pytest
+import torch
 import torch.distributed as dist
 
-from muster_trainer.pytorch import ddp, preparation
+from muster_trainer.pytorch import ddp
 
 pytestmark = [pytest.mark.torch, pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a warm parent")]
 
 
 def test_a_preparation_without_a_world_changes_no_name_of_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """Peers that were not prepared have these names, and each waits for the others under them."""
-    monkeypatch.setattr(preparation.torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "not-there")
     with pytest.raises(RuntimeError):
         ddp.prepare()
