@@ -156,15 +156,36 @@ def test_a_lost_prepared_process_is_replaced_by_a_new_fork(parent: WarmParent, e
 
 
 @pytest.mark.torch
+def test_no_process_is_prepared_if_memory_is_short(environ: dict[str, str]) -> None:
+    become_subreaper()
+    parent = WarmParent({**environ, "MUSTER_PROCESSES": str(1 << 20)})  # which share the free memory
+    assert parent.await_ready(INBOX)
+    parent.prepare()
+    [prepared] = parent.prepared
+    _wait_for_end(prepared)
+    process = parent.start(Launch(0, (), environ))
+    assert process is not None
+    assert process.pid != prepared
+    assert _exit_code(process) == 11
+    parent.close()
+    _wait_for_end(parent.pid)
+
+
+@pytest.mark.torch
 def test_a_prepared_process_ends_with_its_parent(parent: WarmParent) -> None:
     assert parent.await_ready(INBOX)
     parent.prepare()
     [prepared] = parent.prepared
     parent.close()
+    _wait_for_end(prepared)
+
+
+def _wait_for_end(pid: int) -> None:
     limit = time.monotonic() + DEADLINE
-    while psutil.pid_exists(prepared):
+    while psutil.pid_exists(pid):
         reap([])
         assert time.monotonic() < limit
+        time.sleep(0.01)
 
 
 def _exit_code(process: Process) -> int | None:

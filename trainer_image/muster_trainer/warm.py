@@ -28,12 +28,14 @@ from muster_contract.environment import ReplicaEnvironment
 from muster_contract.strategy import Framework, StrategyRuntime
 from muster_trainer import process
 from muster_trainer.host.framework import hook, named, set_quiet
+from muster_trainer.host.memory import spare_bytes
 from muster_trainer.host.parent import die_with
 from muster_trainer.training.summaries import import_writer
 
 LONGEST_REQUEST = 1 << 21
 PREPARE, SIGN = b"prepare", b"!"
-ANSWER_SECONDS = 5.0  # for a process that is ready
+ANSWER_SECONDS = 5.0  # for all prepared processes together, because the supervisor waits for no more than twice as long
+PREPARED_BYTES = 64 << 20  # of memory; more than a prepared process needs
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/accel", "/dev/vfio")
 DESCRIPTORS = 5
 """The most descriptors of a request: stdout, stderr, and those whose numbers are in variables (`passed`)."""
@@ -64,9 +66,9 @@ class Prepared:
         """Whether it waits for a request, or has ended."""
         return bool(select.select([self.socket], [], [], 0)[0])
 
-    def take_over(self, request: bytes, descriptors: list[int]) -> bool:
-        """Gives the request to the process, once. Returns whether it carries it out. False if it has ended, or does not answer."""
-        self.socket.settimeout(ANSWER_SECONDS)
+    def take_over(self, request: bytes, descriptors: list[int], *, seconds: float) -> bool:
+        """Gives the request to the process, once. Returns whether it carries it out. False if it has ended, or does not answer in time."""
+        self.socket.settimeout(seconds)
         with self.socket, suppress(OSError):
             if not self.socket.recv(1):
                 return False
@@ -86,7 +88,8 @@ class Parent:
 
     def serve(self) -> None:
         """Answers requests until the supervisor closes the socket. `PREPARE` asks for a prepared process, and every other one for the
-        process that it describes. The answer has its pid, and the pids of all prepared processes."""
+        process that it describes. The answer has its pid, or none if the system is short of memory or processes, and the pids of all
+        prepared processes."""
         while True:
             request, descriptors, _, _ = socket.recv_fds(self._connection, LONGEST_REQUEST, DESCRIPTORS)
             if not request:
@@ -96,29 +99,32 @@ class Parent:
                 os.close(descriptor)
             self._connection.sendall(json.dumps({"pid": pid, "prepared": [each.pid for each in self._prepared]}).encode())
 
-    def _start(self, request: bytes, descriptors: list[int]) -> int:
+    def _start(self, request: bytes, descriptors: list[int]) -> int | None:
         """The pid of the process of this request: a prepared one if one is ready, else a new one."""
+        until = time.monotonic() + ANSWER_SECONDS
         for each in [each for each in self._prepared if each.is_ready]:
             self._prepared.remove(each)
-            if each.take_over(request, descriptors):
+            if each.take_over(request, descriptors, seconds=max(0.0, until - time.monotonic())):
                 return each.pid
         return self._fork(lambda: carry_out(request, descriptors, self._supervisor))
 
-    def _prepare(self) -> int:
+    def _prepare(self) -> int | None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             pid = self._fork(lambda: wait_prepared(theirs, self._strategy, self._supervisor), also_close=ours)
-        self._prepared.append(Prepared(pid, ours))
+        if pid is None:
+            ours.close()
+        else:
+            self._prepared.append(Prepared(pid, ours))
         return pid
 
-    def _fork(self, run: Callable[[], NoReturn], *, also_close: socket.socket | None = None) -> int:
-        """Forks a process that calls `run`. Returns its pid."""
+    def _fork(self, run: Callable[[], NoReturn], *, also_close: socket.socket | None = None) -> int | None:
+        """Forks a process that calls `run`. Returns its pid; None if the system is short of memory or processes."""
         reader, writer = os.pipe()
-        between = os.fork()
+        between = _forked()
         if between == 0:
             parent = os.getpid()  # read before the fork, because the child may have a new parent by then
-            child = os.fork()
-            if child == 0:
+            if _forked() == 0:
                 for each in (self._connection, also_close, *(other.socket for other in self._prepared)):
                     if each is not None:
                         each.close()
@@ -131,10 +137,19 @@ class Parent:
                 run()
             os._exit(0)
         os.close(writer)
-        os.waitpid(between, 0)
-        pid = int(os.read(reader, 32))
+        if between is not None:
+            os.waitpid(between, 0)
+        pid = os.read(reader, 32)
         os.close(reader)
-        return pid
+        return int(pid) if pid else None
+
+
+def _forked() -> int | None:
+    """The result of `os.fork`; None if it fails."""
+    try:
+        return os.fork()
+    except OSError:
+        return None
 
 
 def import_all(strategy: StrategyRuntime, *, summaries: bool) -> None:
@@ -169,8 +184,10 @@ def _open_files() -> list[str]:
 
 
 def wait_prepared(connection: socket.socket, strategy: StrategyRuntime, supervisor: int) -> NoReturn:
-    """Prepares this fork, and waits for the request of a process."""
+    """Prepares this fork, and waits for the request of a process. Ends if memory is short, because the training needs it more."""
     die_with(supervisor)
+    if spare_bytes() < PREPARED_BYTES:
+        os._exit(0)
     with suppress(Exception):  # without preparation, the process only starts more slowly
         prepare(strategy)
     gc.collect()

@@ -25,8 +25,8 @@ def train_once(parallelize: Callable[[nn.Sequential, DeviceMesh], nn.Module]) ->
         return
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # otherwise Gloo looks up the name of this host. A request has its own variables
     store = dist.HashStore()
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
         with torch.random.fork_rng(devices=[]):
             mesh = init_device_mesh("cpu", (1,), mesh_dim_names=("prepared",))  # no other mesh is equal to it in caches of PyTorch
             gathered = [""]
@@ -37,4 +37,4 @@ def train_once(parallelize: Callable[[nn.Sequential, DeviceMesh], nn.Module]) ->
             nn.functional.cross_entropy(outputs, torch.zeros(WIDTH, dtype=torch.long)).backward()
             optimizer.step()
     finally:
-        leave_groups(store)
+        leave_groups(store)  # also if it was not joined: the names of later groups must be the same as those of peers

@@ -54,10 +54,11 @@ class Starter:
             self._parent.await_ready(self._inbox)
 
     def prepare(self, count: int) -> None:
-        """Lets the warm parent prepare so many processes for the next attempt."""
+        """Lets the warm parent prepare so many processes for the next attempt. There may be fewer if the system is short of memory."""
         become_subreaper()
-        while self._parent and self._parent.ready and len(self._parent.prepared) < count:
-            self._parent.prepare()
+        for _ in range(count):
+            if self._parent and self._parent.ready and len(self._parent.prepared) < count:
+                self._parent.prepare()
 
     def close(self) -> None:
         if self._parent:
