@@ -49,6 +49,7 @@ def reply_basis(status: Mapping[str, Any]) -> tuple[Any, ...]:
     return (
         status.get("phase"),
         status.get("attempt"),
+        newest.get("attempt"),
         newest.get("endTime"),
         newest.get("class"),
         world.get("attempt"),

@@ -95,6 +95,7 @@ ENDED = {**RECORD, "endTime": "2026-11-21T10:01:00Z"}
     [
         {"phase": "Failed"},
         {"attempt": 3},
+        {"attempts": []},
         {"attempts": [ENDED]},
         {"attempts": [{**ENDED, "class": "Application"}]},
         {"world": WORLD},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import selectors
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -18,6 +17,7 @@ import pytest
 from muster.control.errors import AlreadyExistsError, ClusterError, ConflictError, NotFoundError, UnavailableError
 from muster.kubernetes import election as election_module
 from muster.kubernetes.election import Election, Lease, Times
+from tests.support.quick_loop import QuickLoop
 
 FAST = Times(1.0)
 REAL = Times(3.0)
@@ -60,25 +60,6 @@ class LeaseServer:
 
 def candidate(server: LeaseServer, name: str, *, times: Times = FAST, ready: Callable[[], bool] = lambda: True) -> Lease:
     return Lease(server, "muster-system", name="muster", identity=name, times=times, ready=ready)
-
-
-class QuickLoop(asyncio.SelectorEventLoop):
-    """An event loop with a clock that jumps to the next timer, so that the tests do not depend on the speed of the machine."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-        selector = selectors.DefaultSelector()
-        look = selector.select
-
-        def select(timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-            self.now += timeout or 0.0
-            return look(0)
-
-        selector.select = select  # type: ignore[method-assign, assignment]
-        super().__init__(selector)
-
-    def time(self) -> float:
-        return self.now
 
 
 @pytest.fixture

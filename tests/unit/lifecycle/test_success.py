@@ -109,6 +109,15 @@ def test_a_replica_without_a_supervisor_is_stopped_before_the_failure_is_settled
         assert deleted(story.see(failed("worker-0", 10, seconds=20), view, seconds=20)) == ["worker-1/0"]
 
 
+def test_a_supervisor_that_waits_does_not_delay_the_end_of_a_job_that_failed() -> None:
+    story = running_story(2, recovery={"application": {"limit": 0}})
+    first = failed("worker-0", 10, seconds=20)
+    decision = story.see(first, replica("worker-1", report=report(waiting=True), reported=at(19)), seconds=20)
+    assert deleted(decision) == ["worker-1/0"]
+    story.see(first, seconds=21)
+    assert story.status.phase is Phase.FAILED
+
+
 def test_a_supervisor_that_does_not_end_is_removed_unless_the_policy_is_none() -> None:
     for policy, removed in (("Running", ["worker-0/0"]), ("None", [])):
         story = running_story(1, cleanPodPolicy=policy, recovery={"application": {"limit": 0}})

@@ -110,8 +110,8 @@ def _broken_world(state: Provisional | Settled, facts: Facts) -> Actions:
 
 
 def _ends_by_itself(view: ReplicaView) -> bool:
-    """Whether the replica has a supervisor that ends its processes after the next reply."""
-    return view.is_active and view.report is not None
+    """Whether the replica has a supervisor that ends its processes after the next reply. One that waits has none, and does not end."""
+    return view.is_active and view.report is not None and not view.report.waiting
 
 
 def _unneeded(status: TrainingJobStatus, facts: Facts) -> Actions:
