@@ -55,7 +55,7 @@ class MemorySpec:
     every_steps: int | None = wire_field(
         default=None, minimum=1, doc="Take a snapshot after so many steps. Absent: the trainer chooses them by what snapshots cost."
     )
-    copies: int = wire_field(default=1, minimum=1, doc="Other replicas that hold each part of a snapshot.")
+    copies: int = wire_field(default=1, minimum=0, doc="Other replicas that hold a copy of each part of a snapshot.")
 
 
 @document
