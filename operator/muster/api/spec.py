@@ -459,7 +459,13 @@ class InfrastructureBudget(ApiModel):
 
 
 class ApplicationBudget(ApiModel):
-    limit: int = Field(default=3, ge=-1, le=100000, description="Number of restarts after failures of the training code. -1: no limit.")
+    limit: int = Field(
+        default=3,
+        ge=-1,
+        le=100000,
+        description="Number of restarts after failures of the training code. -1: no limit. If a job reports steps, the same error twice in "
+        "a row at the same step ends it in any case.",
+    )
 
 
 class Hang(ApiModel):
