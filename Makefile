@@ -14,7 +14,7 @@ setup: $(READY) ## make .venv with both frameworks and all tools
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; v=sys.version_info; sys.exit(0 if v >= (3, 11) else f"Muster needs Python 3.11 or newer; $(PYTHON) is {v[0]}.{v[1]}. Say make PYTHON=python3.12")'
-	@echo "Setting up $(VENV): about 8 GB, one to five minutes"
+	@echo "Setting up $(VENV): about 9 GB, one to five minutes"
 	@$(PYTHON) -m venv $(VENV) || { echo "python3 has no venv module: on Debian, apt-get install python3-venv"; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.5,<1'
 	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python -e '.[dev]'

@@ -125,13 +125,17 @@ def metrics() -> str:
     )
     sections = (
         ("operator", "Each operator", "Each operator exports these metrics, also a standby operator."),
-        ("jobs", "All jobs", "Only the leader exports the gauges and adds to the counters. So a sum over all operators is right."),
+        (
+            "jobs",
+            "All jobs",
+            "Only the leader exports the gauges and adds to the counters. So the sum over all operators has each job once.",
+        ),
         ("job", "Each job", each_job),
     )
     intro = (
-        "[Monitoring](../monitoring.md) describes how to scrape them. The number of series is limited, whatever tenants do: "
+        "[Monitoring](../monitoring.md) describes how to scrape them. The number of series has a limit for any jobs of tenants: "
         f"`muster_jobs` counts the jobs of the {MOST_NAMESPACES} largest namespaces by namespace and all others together, and "
-        f"`muster_unreadable_objects` names at most {MOST_UNREADABLE} objects. The usual `process_*` metrics are there as well."
+        f"`muster_unreadable_objects` names at most {MOST_UNREADABLE} objects. There are also the usual `process_*` metrics."
     )
     parts = [f"{filled(intro)}\n"]
     for scope, title, text in sections:

@@ -40,8 +40,8 @@ class CheckpointSpec:
 
     directory: str = wire_field(min_length=1, doc="The job's own folder or object prefix.")
     resume: str = wire_field(default="Auto", min_length=1, doc="`Auto`, `Never` or the path of a checkpoint.")
-    every_steps: int | None = wire_field(default=None, minimum=1, doc="Save after so many steps.")
-    every_seconds: float | None = wire_field(default=None, minimum=0, doc="Save after so many seconds.")
+    every_steps: int | None = wire_field(default=None, minimum=1, doc="Steps between saves.")
+    every_seconds: float | None = wire_field(default=None, minimum=0, doc="Seconds between saves.")
     keep: int = wire_field(default=3, minimum=1, doc="Commits to keep.")
     asynchronous: bool = wire_field(default=True, name="async", doc="Training continues while a checkpoint is written.")
     interval: Literal["Auto", "Continuous"] | None = wire_field(default=None, doc="How the trainer chooses the seconds between saves.")
@@ -53,9 +53,9 @@ class MemorySpec:
 
     size_mib: int = wire_field(minimum=1, doc="Most memory for snapshots in a replica, in MiB.")
     every_steps: int | None = wire_field(
-        default=None, minimum=1, doc="Take a snapshot after so many steps. Absent: the trainer chooses them by what snapshots cost."
+        default=None, minimum=1, doc="Steps between snapshots. Absent: the trainer chooses the number from the measured cost of snapshots."
     )
-    copies: int = wire_field(default=1, minimum=1, doc="Other replicas that hold each part of a snapshot.")
+    copies: int = wire_field(default=1, minimum=0, doc="Other replicas that hold a copy of each part of a snapshot.")
 
 
 @document

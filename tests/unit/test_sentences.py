@@ -276,7 +276,7 @@ def summary() -> str:
 
 
 SENTENCES: Mapping[Callable[[], str], str] = {
-    held_back: "attempt 1 is held back until 10:00:30 UTC, after UserError of worker-0: last words",
+    held_back: "attempt 1 begins at 10:00:30 UTC (back-off), after UserError of worker-0: last words",
     awaited_replicas: "attempt 0 waits for worker-97, worker-99, worker-98 (97 of 100 run): ImagePullBackOff",
     awaited_after_a_failure: "attempt 1 waits for worker-1 (1 of 2 run), after Preempted of worker-1: saved at step 340",
     awaited_older_pods: (
@@ -298,7 +298,7 @@ SENTENCES: Mapping[Callable[[], str], str] = {
         "from now on allow 120 s: where a node gives less, raise shutdownGracePeriod of its kubelet, or drain with a longer "
         "--grace-period"
     ),
-    slow_rank: "rank 2 (worker-2) works 0.08 s in each step, the others 0.02 s and wait",
+    slow_rank: "rank 2 (worker-2) works 0.08 s in each step; the others work 0.02 s, and wait for it",
     restart: "attempt 1 follows attempt 0, which failed by Application: UserError of worker-0: ValueError: no such column",
     recovery: (
         "attempt 1 reached its first new step 1.68 s after the failure (detect 0.12, schedule 1.00, start 0.30, load 0.05, first step 0.20)"
@@ -306,10 +306,10 @@ SENTENCES: Mapping[Callable[[], str], str] = {
     recovery_without_steps: "attempt 1 runs again, and has reported no step, 2.50 s after the failure (detect 0.00, schedule 2.50)",
     hang: "no step after step 5 for 60 s, while Training",
     different_environments: "environments differ: worker-1 (rank 1) has version 2.14.0, worker-0 (rank 0) has 2.15.0",
-    unknown_field: "job.yaml:7: spec.suspended: is no field of spec; did you mean suspend?",
+    unknown_field: "job.yaml:7: spec.suspended: is not a field of spec; did you mean suspend?",
     wrong_type: 'job.yaml:7: spec.roles.worker.replicas: must be a whole number of at least 1, not "2": take the quotes away',
     no_program: "job.yaml:6: spec.trainer: needs exactly one of task, module, script and command",
-    small_batch: "job.yaml:8: spec.batch.globalSize: 3 samples cannot be shared out over 4 devices; write at least 4",
+    small_batch: "job.yaml:8: spec.batch.globalSize: 3 samples cannot be divided among 4 devices; write at least 4",
     field_of_muster: (
         "job.yaml:7: spec.roles.worker.template.spec.restartPolicy: may not be set: Muster decides when a pod is replaced; leave it out"
     ),

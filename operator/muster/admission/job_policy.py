@@ -101,7 +101,7 @@ def _replica_problems(policy: JobPolicy, spec: TrainingJobSpec) -> Iterable[Prob
         count = max(count, spec.elastic.max_replicas)  # an elastic job has one role
     if most and count > most:
         field = "spec.roles" if spec.elastic is None else "spec.elastic.maxReplicas"
-        yield Problem(field, f"makes {count} replicas in all; this installation allows {most} for a job")
+        yield Problem(field, f"makes {count} replicas in total; this installation allows {most} for a job, so write fewer")
 
 
 def _spec_volume_problems(policy: JobPolicy, spec: TrainingJobSpec) -> Iterable[Problem]:

@@ -262,7 +262,7 @@ def _elastic_rules(strategy: Strategy, strategies: Collection[Strategy]) -> Iter
     supervised = ~equals("trainer.supervisor", "Disabled")
     message = "only Muster's supervisor can restart a worker in another world; remove it, or write trainer.supervisor: Auto"
     yield Rule(SPEC, "elastic", absent | supervised, message)
-    message = "must be given with elastic, or the batch would change with the number of workers"
+    message = "is required with elastic, because otherwise the batch would change with the number of workers"
     yield Rule(SPEC, "batch.globalSize", absent | has("batch.globalSize"), message)
     message = "must be None with elastic"
     yield Rule(SPEC, "batch.learningRateScaling", absent | equals("batch.learningRateScaling", "None"), message, shows_value=True)

@@ -26,7 +26,7 @@ def problem_of(error: ErrorDetails, root: type[ApiModel] = TrainingJob) -> Probl
     if kind == "extra_forbidden":
         return Problem(spelled(location), _unknown_field(location, root))
     if location[-1:] == ("[key]",):
-        return Problem(spelled(location[:-1]), f"is no name of a role: write {ROLE_NAME_MESSAGE}")
+        return Problem(spelled(location[:-1]), f"is not a valid name of a role: write {ROLE_NAME_MESSAGE}")
     if kind == "missing":
         return Problem(spelled(location), _missing_field(location, root))
     return Problem(
@@ -95,7 +95,7 @@ def _unknown_field(location: tuple[str | int, ...], root: type[ApiModel]) -> str
     where = spelled(location[:-1]) or ("a job" if root is TrainingJob else "this file")
     hint = f"; did you mean {suggestion}?" if suggestion else ""
     listed = f"{' It' if hint else '; it'} has {', '.join(names)}" if len(names) <= MAX_LISTED else ""
-    return f"is no field of {where}{hint}{listed}"
+    return f"is not a field of {where}{hint}{listed}"
 
 
 def _missing_field(location: tuple[str | int, ...], root: type[ApiModel]) -> str:

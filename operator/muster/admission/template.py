@@ -30,7 +30,7 @@ def template_problems(role: RoleName, template: Mapping[str, Any]) -> Iterable[P
     base = f"spec.roles.{role}.template"
     for key in template:
         if key not in TEMPLATE_FIELDS:
-            yield Problem(step(base, key), f"is no field of a pod template: it has {' and '.join(TEMPLATE_FIELDS)}")
+            yield Problem(step(base, key), f"is not a field of a pod template: write {' or '.join(TEMPLATE_FIELDS)}")
     yield from _metadata_problems(template.get("metadata", {}), f"{base}.metadata")
     spec = template.get("spec", {})
     if not isinstance(spec, dict):
@@ -51,7 +51,7 @@ def _metadata_problems(metadata: Any, path: str) -> Iterable[Problem]:
         return
     for key in metadata:
         if key not in ("labels", "annotations"):
-            yield Problem(step(path, key), "may not be set: a template has labels and annotations; the rest is Muster's")
+            yield Problem(step(path, key), "may not be set: Muster sets all metadata but labels and annotations; leave it out")
     for kind in ("labels", "annotations"):
         values = metadata.get(kind, {})
         if not isinstance(values, dict):
@@ -61,7 +61,9 @@ def _metadata_problems(metadata: Any, path: str) -> Iterable[Problem]:
             if not isinstance(value, str):
                 yield Problem(step(f"{path}.{kind}", key), "must be text: put it in quotes")
             if key.startswith(f"{GROUP}/"):
-                yield Problem(step(f"{path}.{kind}", key), f"may not be set: names that begin with {GROUP}/ are Muster's")
+                yield Problem(
+                    step(f"{path}.{kind}", key), f"may not be set: only Muster sets names that begin with {GROUP}/; choose another name"
+                )
 
 
 def _containers_problems(containers: Any, path: str) -> Iterable[Problem]:
@@ -86,7 +88,7 @@ def _env_problems(env: Any, path: str) -> Iterable[Problem]:
             continue
         here = step(path, index)
         if "=" in name:
-            yield Problem(f"{here}.name", f"must have no '=', and {name!r} has one")
+            yield Problem(f"{here}.name", f"must not contain '=', as {name!r} does")
         if "value" in variable and not isinstance(variable["value"], str):
             yield Problem(f"{here}.value", "must be text: put it in quotes")
 
@@ -119,7 +121,7 @@ def _named_list_problems(items: Any, path: str, *, most: int | None = None) -> I
         if not isinstance(name, str) or not name:
             yield Problem(step(path, index), "must be a mapping with a name, because items are merged by name")
         elif name in seen:
-            yield Problem(f"{step(path, index)}.name", f"is not unique; {name} is the name of an earlier entry, too")
+            yield Problem(f"{step(path, index)}.name", f"is not unique: an earlier entry is called {name} too; write another name")
         else:
             seen.add(name)
 

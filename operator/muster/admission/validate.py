@@ -152,17 +152,19 @@ def _device_problems(strategy: Strategy, spec: TrainingJobSpec) -> Iterator[Prob
 def _size_problems(strategy: Strategy, spec: TrainingJobSpec) -> Iterable[Problem]:
     processes = strategy.plan(spec).size
     if processes > MAX_PROCESSES:
-        yield Problem("spec.roles", f"make a world of {processes} processes; at most {MAX_PROCESSES} are possible")
+        yield Problem(
+            "spec.roles", f"make a world of {processes} processes; write fewer replicas or processesPerReplica, for at most {MAX_PROCESSES}"
+        )
     size, devices = spec.batch.global_size, strategy.data_parallel(spec)
     if size is None:
         return
     if size < devices:
-        message = f"{size} samples cannot be shared out over {devices} devices; write at least {devices}"
+        message = f"{size} samples cannot be divided among {devices} devices; write at least {devices}"
         yield Problem("spec.batch.globalSize", message)
     elif spec.elastic and strategy.elastic:
         devices = strategy.data_parallel(_resized(strategy, spec, spec.elastic.max_replicas))
         if size < devices:
-            message = f"{size} samples cannot be shared out over {devices} devices, which the job may grow to"
+            message = f"{size} samples cannot be divided among {devices} devices, to which the job may grow"
             yield Problem("spec.batch.globalSize", f"{message}: write at least {devices}, or a smaller elastic.maxReplicas")
 
 

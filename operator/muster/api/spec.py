@@ -221,7 +221,7 @@ class Role(ApiModel):
         default=None,
         ge=1,
         le=64,
-        description="Number of training processes in each replica. Default: one for each accelerator, or one, as the strategy has it.",
+        description="Number of training processes in each replica. Default: one for each accelerator, or one in all, by strategy.",
     )
     resource_claims: list[ResourceClaim] | None = Field(
         default=None,
@@ -347,8 +347,8 @@ class PeersMemory(ApiModel):
         default=1,
         ge=0,
         le=16,
-        description="Number of other replicas that hold each part of a snapshot, so that many replicas may be lost at once. 0: only a "
-        "process that ends alone loses nothing.",
+        description="Number of other replicas that hold a copy of each part of a snapshot. Up to this many replicas may be lost at "
+        "once. 0: snapshots help only if processes end and their replicas stay.",
     )
     size_mib: int = Field(
         ge=1,
@@ -359,7 +359,7 @@ class PeersMemory(ApiModel):
 
 class Checkpoint(ApiModel):
     storage: Storage | None = Field(
-        default=None, description="Where checkpoints are stored. Without storage, a job on a cluster starts over after a failure."
+        default=None, description="Where checkpoints are stored. Without storage, a job on a cluster starts over after most failures."
     )
     name: str | None = Field(
         default=None,
@@ -440,7 +440,7 @@ class Elastic(ApiModel):
         "node and is starting does not count as lost for its first 30 s.",
     )
     grow_after_seconds: int = Field(
-        default=60, ge=0, le=86400, description="Seconds that a world trains at least before it takes in new workers."
+        default=60, ge=0, le=86400, description="Shortest time that a world trains before it takes in new workers, in seconds."
     )
 
 
@@ -459,7 +459,13 @@ class InfrastructureBudget(ApiModel):
 
 
 class ApplicationBudget(ApiModel):
-    limit: int = Field(default=3, ge=-1, le=100000, description="Number of restarts after failures of the training code. -1: no limit.")
+    limit: int = Field(
+        default=3,
+        ge=-1,
+        le=100000,
+        description="Number of restarts after failures of the training code. -1: no limit. If a job reports steps, the same error twice in "
+        "a row at the same step ends it in any case.",
+    )
 
 
 class Hang(ApiModel):
@@ -477,11 +483,11 @@ class Recovery(ApiModel):
     """How often a job is restarted, by failure class."""
 
     preemption: PreemptionBudget = Field(
-        default_factory=PreemptionBudget, description="Budget for preemptions: evictions, drains, lost nodes."
+        default_factory=PreemptionBudget, description="Budget for preemptions: evictions, drains, pods that were deleted."
     )
     infrastructure: InfrastructureBudget = Field(
         default_factory=InfrastructureBudget,
-        description="Budget for failures below the training code: lost peers, volumes, devices, hangs.",
+        description="Budget for failures below the training code: lost peers and nodes, storage, devices, hangs.",
     )
     application: ApplicationBudget = Field(default_factory=ApplicationBudget, description="Budget for failures of the training code.")
     attempts_without_progress: int = Field(
@@ -568,13 +574,14 @@ class TrainingJobSpec(ApiModel):
         default=1800,
         ge=1,
         le=30 * 86400,
-        description="Longest time from the creation of an attempt's pods until all of them run, in seconds.",
+        description="Longest time from the creation of an attempt's pods until all of them run, in seconds. Time in which the whole gang "
+        "waits for nodes does not count.",
     )
     active_deadline_seconds: int | None = Field(
         default=None,
         ge=1,
         le=10 * 365 * 86400,
-        description="Longest time that the job may run in total, without suspensions, in seconds. Default: no limit.",
+        description="Longest time from the creation of the job to its end, without suspensions, in seconds. Default: no limit.",
     )
     ttl_seconds_after_finished: int | None = Field(
         default=None, ge=0, le=10 * 365 * 86400, description="Seconds after its end when the job is deleted. Default: it is kept."

@@ -165,7 +165,7 @@ class Condition(StatusPart):
     reason: Reason
     """Reason for the status, in one word."""
     message: Annotated[str, Field(max_length=32768)] = ""
-    """Reason for the status, in one sentence."""
+    """The same, as a sentence."""
     last_transition_time: Time
     """When status last changed."""
     observed_generation: Count | None = None
@@ -191,7 +191,7 @@ class Member(StatusPart):
     unhealthy_since: Moment | None = None
     """Since when its node reports a device of the replica as unhealthy. Absent if all its devices are healthy."""
     suffix: Count | None = None
-    """Number at the end of the names of the replica's pod and host. Absent if they have none, as those of every first pod."""
+    """Number at the end of the names of the replica's pod and host. Absent if the names have no such number."""
 
     @property
     def replica(self) -> tuple[str, int]:
@@ -205,7 +205,7 @@ class Member(StatusPart):
 
 @dataclass(frozen=True, kw_only=True)
 class LeftBehind(StatusPart):
-    """A pod of an older attempt that does not answer and may still exist. Another pod has a new name and its place."""
+    """A pod of an older attempt that does not answer and may still exist. A pod with another name has taken its place."""
 
     name: str
     """Name of the pod."""
@@ -512,7 +512,7 @@ class GraceStatus(StatusPart):
 
 @dataclass(frozen=True, kw_only=True)
 class Goodput(StatusPart):
-    """What the wall-clock time since the job's creation was spent on. The parts add up to it."""
+    """How the time since the job's creation was used. The parts add up to this time."""
 
     ratio: Annotated[float | None, Field(ge=0, le=1)] = None
     """Productive time divided by all time without suspensions. Absent if the program reports no steps."""
@@ -625,7 +625,7 @@ class TrainingJobStatus(StatusPart):
     grace: GraceStatus | None = None
     """Whether the grace period was long enough to save. Absent if no stop has shown a problem."""
     goodput: Goodput | None = None
-    """What the time of the job was spent on."""
+    """How the time of the job was used."""
     notices: Annotated[tuple[Annotated[Notice, BeforeValidator(notice_of)], ...], Field(max_length=10)] = ()
     """Notices of the newest attempt, at most ten."""
 

@@ -18,19 +18,25 @@ if TYPE_CHECKING:
 
 @click.command("bench-collectives")
 @click.argument("job", metavar="JOB.YAML")
-@click.option("--seconds", type=click.FloatRange(0.01, 60), default=0.4, show_default=True, help="About how long each figure is measured.")
-@click.option("--largest", type=click.IntRange(1, 4096), default=64, show_default=True, help="MiB of the largest message.")
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write a page with plots, too.")
-@click.option("--manifest", is_flag=True, help="Measure nothing: print the job that does on a cluster, for kubectl apply -f -.")
 @click.option(
-    "--log", type=click.File("r", errors="replace"), help="Measure nothing: show what the log of that job's first pod (- for stdin) has."
+    "--seconds", type=click.FloatRange(0.01, 60), default=0.4, show_default=True, help="Seconds to measure each figure, approximately."
+)
+@click.option("--largest", type=click.IntRange(1, 4096), default=64, show_default=True, help="Size of the largest message, in MiB.")
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Also write a page with plots.")
+@click.option("--manifest", is_flag=True, help="Measure nothing. Print the job that measures on a cluster, for kubectl apply -f -.")
+@click.option(
+    "--log",
+    type=click.File("r", errors="replace"),
+    help="Measure nothing. Show the results in the log of that job's first pod (- for stdin).",
 )
 @presets_option
 def bench_collectives(
     *, job: str, seconds: float, largest: int, output: Path | None, manifest: bool, log: Any, presets: Path | None
 ) -> None:
-    """Measures all-reduce in its variants, broadcast, all-gather and reduce-scatter over message sizes, between the processes that the
-    job in JOB.YAML would have, and what a plain socket reaches between the first and the last of them.
+    """Measures collectives between the processes that the job in JOB.YAML would have, for several message sizes.
+
+    These are the variants of all-reduce, broadcast, all-gather and reduce-scatter. For comparison, it measures a TCP connection between
+    the first and the last process.
 
     \b
     On a cluster:

@@ -19,10 +19,11 @@ ALL_FAILED = 10
 @presets_option
 @click.option("--run-dir", type=click.Path(path_type=Path, file_okay=False), help="Default: runs/<name of the file>.")
 def compare(file: Path, output: Path | None, run_dir: Path | None, presets: Path | None) -> int:
-    """Runs the variants of a job that COMPARE.YAML lists, one after another on this machine, and shows their training time, speed-up,
-    efficiency, communication, input stall, memory and loss as a table and a page.
+    """Runs the variants of a job that COMPARE.YAML lists, one after another on this machine.
 
-    Exit codes: 0 all variants ran, 10 one failed (its last words are shown), 11 the file cannot be run as written.
+    Shows their training time, speed-up, efficiency, communication, input stall, memory and loss, as a table and as a page.
+
+    Exit codes: 0 all variants ran, 10 one failed (its message is shown), 11 the file cannot be run as written.
     """
     from muster.cli.pages import write
     from muster.local.comparison import read_comparison, run_all

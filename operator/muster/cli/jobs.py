@@ -78,7 +78,7 @@ def get(*, names: tuple[str, ...], everywhere: bool, output: str, target: Target
 @output_option("text", "json", "yaml", default="text")
 @cluster_options
 def explain(*, name: str, output: str, target: Target) -> None:
-    """Explains why a job does not run, is slow or has failed, and what to do, the most likely cause first.
+    """Explains why a job does not run, is slow or has failed, and what to do. The most likely cause comes first.
 
     It looks at the job's status, its pods, their events, nodes, claims, quotas and network policies, as far as you may read them.
     docs/reference/causes.md lists the causes.

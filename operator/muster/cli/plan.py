@@ -24,16 +24,22 @@ USABLE = 0.9  # of a machine's memory
 @click.command()
 @click.argument("job", metavar="JOB.YAML")
 @click.option(
-    "--gbits", type=click.FloatRange(0.001, 10000), help="Plan for machines of their own that a network of so many Gbit/s connects."
+    "--gbits", type=click.FloatRange(0.001, 10000), help="Plan for one process on each machine, and a network of this many Gbit/s."
 )
 @click.option(
-    "--round-trip", type=click.FloatRange(0, 10000), default=0.2, show_default=True, help="With --gbits: milliseconds there and back."
+    "--round-trip",
+    type=click.FloatRange(0, 10000),
+    default=0.2,
+    show_default=True,
+    help="With --gbits: round trip of the network, in milliseconds.",
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write a page, too.")
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Also write a page.")
 @presets_option
 def plan(*, job: str, gbits: float | None, round_trip: float, output: Path | None, presets: Path | None) -> None:
-    """Measures a step of the job in JOB.YAML in one process and what processes need to add up its gradients, and says whether it should be
-    distributed, with which strategy and world, and what batch for each process, and why."""
+    """Says whether the job in JOB.YAML should be distributed, with which strategy, world and batch for each process, and why.
+
+    It measures a step in one process, and the time in which processes add up its gradients.
+    """
     import psutil
 
     from muster.cli.pages import write

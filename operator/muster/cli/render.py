@@ -19,7 +19,7 @@ from muster.cli import job_file
 @click.option("-n", "--namespace", help="Namespace instead of the one in the file.")
 @job_file.presets_option
 def render(*, job: str, output: str, attempt: int, namespace: str | None, presets: Path | None) -> None:
-    """Prints every manifest that the job in JOB.YAML (- for standard input) would run as: the headless service, then the pods."""
+    """Prints the manifests of the job in JOB.YAML (- for standard input): the headless Service, then the pods."""
     _, manifests = job_file.rendered(job, namespace=namespace, attempt=attempt, presets=presets)
     click.echo(as_json(manifests) if output == "json" else as_yaml(manifests), nl=False)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, dir_okay=False),
     help="File to write; default: report.html in the run directory, or JOB-report.html.",
 )
-@click.option("--against", type=click.Path(path_type=Path), help="Another run directory, to hold this run's losses against.")
+@click.option("--against", type=click.Path(path_type=Path), help="Another run directory. The losses of both runs are compared.")
 @click.option(
     "--history",
     metavar="FOLDER|s3://...",
@@ -42,9 +42,10 @@ def report(
     open_browser: bool,
     target: tuple[str | None, ...],
 ) -> None:
-    """Writes what happened in RUN_DIR: loss with restarts marked, throughput, timeline of attempts, goodput.
+    """Writes an HTML page about the run in RUN_DIR: loss with restarts marked, throughput, timeline of attempts, goodput.
 
-    If there is no such folder, it is a JOB on a cluster. Its page also has the explanation and the last lines of the logs.
+    If there is no such folder, the argument is the name of a JOB on a cluster. The page of such a job also has the explanation and the
+    last lines of the logs.
     """
     from muster.cli.pages import write
 

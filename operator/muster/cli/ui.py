@@ -52,9 +52,10 @@ def ui(
     certificate: Path | None,
     target: tuple[str | None, ...],
 ) -> None:
-    """Serves web pages with all jobs, and with the attempts, curves, use of time, explanation and logs of each, until Ctrl-C.
+    """Serves web pages with all jobs, until Ctrl-C.
 
-    It listens on this machine only. The address that it prints has a random token.
+    The page of a job has its attempts, curves, use of time, explanation and logs. The server listens on this machine only, and prints
+    its address, which has a random token.
     """
     from muster.client.connection import Target
     from muster.client.errors import ClientError

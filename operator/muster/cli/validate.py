@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.option("-n", "--namespace", help="Namespace instead of the one in the file.")
 @job_file.presets_option
 def validate(*, job: str, namespace: str | None, presets: Path | None) -> None:
-    """Shows what is wrong with the job in JOB.YAML (- for standard input), or that it is valid and what world it makes."""
+    """Checks the job in JOB.YAML (- for standard input). Shows its problems, or the world that it makes."""
     read, _ = job_file.rendered(job, namespace=namespace, presets=presets)
     click.echo(f"{job}: {read.key} is valid: {describe(read.spec)}.")
 
@@ -30,13 +30,14 @@ def describe(spec: TrainingJobSpec) -> str:
 
     strategy = strategy_of(spec.strategy)
     plan = strategy.plan(spec)
-    counts = [f"{len(plan.of(role))} {role}" for role in strategy.roles if plan.of(role)]
+    counts = [f"{len(plan.of(role))} x {role}" for role in strategy.roles if plan.of(role)]
     parts = [f"{spec.strategy} with {', '.join(counts)}", f"a world of {plan.size} {'process' if plan.size == 1 else 'processes'}"]
     devices = strategy.data_parallel(spec)
     if spec.batch.global_size is not None:
         shares = split(spec.batch.global_size, devices)
         each = f"{shares[0]}" if shares[0] == shares[-1] else f"{shares[-1]} or {shares[0]}"
-        parts.append(f"{each} samples of each step's {spec.batch.global_size} on each of {devices} devices")
+        where = f"{each} on each of {devices} devices" if devices > 1 else "on one device"
+        parts.append(f"{spec.batch.global_size} samples in a step, {where}")
     scale = learning_rate_factor(spec.batch.learning_rate_scaling, devices)
     if scale != 1:
         parts.append(f"learning rate x {scale:g}")

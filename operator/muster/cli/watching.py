@@ -40,7 +40,7 @@ def watch(*, name: str, target: Target) -> int:
 @click.option("--attempt", type=click.IntRange(min=0), help="Only what was printed in this attempt.")
 @click.option("-p", "--previous", is_flag=True, help="Only what was printed in the attempt before the current one.")
 @click.option("-f", "--follow", is_flag=True, help="Go on, over restarts, until the job has ended.")
-@click.option("--tail", type=click.IntRange(min=0), help="At most so many lines of each replica.")
+@click.option("--tail", type=click.IntRange(min=0), help="At most this many lines of each replica.")
 @cluster_options
 def logs(
     *,

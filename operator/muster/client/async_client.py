@@ -60,8 +60,8 @@ class AsyncJob(ABC):
     ) -> TrainingJobStatus:
         """Waits until the job has reached the phase `until`, or has succeeded. Returns its status.
 
-        `on_progress` is called with the progress, first at once and then after each change. `timeout` is in seconds. Lost connections and
-        restarts of the API server are waited out for a minute.
+        `on_progress` is called with the progress, first at once and then after each change. `timeout` is in seconds. Waits for
+        at most a minute while the API server does not answer.
 
         Raises JobFailedError if the job fails, WaitTimeoutError after `timeout`, NoJobError if the job is deleted, JobStoppedError if a
         local run is stopped, and NoClusterError if the API server does not answer for a minute.

@@ -65,8 +65,8 @@ class Job:
     ) -> TrainingJobStatus:
         """Waits until the job has reached the phase `until`, or has succeeded. Returns its status.
 
-        `on_progress` is called in this thread with the progress, first at once and then after each change. `timeout` is in seconds. Lost
-        connections and restarts of the API server are waited out for a minute. Ctrl-C ends the wait, not the job.
+        `on_progress` is called in this thread with the progress, first at once and then after each change. `timeout` is in seconds. Waits
+        for at most a minute while the API server does not answer. Ctrl-C ends the wait, not the job.
 
         Raises JobFailedError if the job fails, WaitTimeoutError after `timeout`, NoJobError if the job is deleted, JobStoppedError if a
         local run is stopped, and NoClusterError if the API server does not answer for a minute.
@@ -134,7 +134,7 @@ class Job:
 
 
 class Client:
-    """Submits and finds jobs. Use it as `with muster.Client() as client`, or close it, or leave that to the end of the program.
+    """Submits and finds jobs. Use it in a `with` statement, or call `close`. Otherwise it is closed at the end of the program.
 
     `namespace`, `context` and `kubeconfig` name the cluster, as the options of the commands do. By default they are those of kubectl.
     With `backend="local"`, jobs run on this machine, in run directories below `directory` (default: runs). They save and end when the

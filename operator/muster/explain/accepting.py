@@ -16,7 +16,7 @@ NOT_ACCEPTED: tuple[Cause, ...] = rows(
     (
         "ManagedByOther",
         "the job names another controller: spec.managedBy is {message}",
-        "start that controller, or delete the job and submit it without managedBy",
+        "start that controller, or delete the job and submit it again without managedBy",
     ),
     (
         "DefinitionOld",
@@ -26,12 +26,12 @@ NOT_ACCEPTED: tuple[Cause, ...] = rows(
     (
         "OperatorDown",
         "no operator works on the job: {message}",
-        "look at the operator: kubectl -n muster-system get pods, and its logs; it may also be limited to other namespaces",
+        "look at the operator and its logs: kubectl -n muster-system get pods; perhaps watchNamespaces of the chart lacks this namespace",
     ),
     (
         "Suspended",
         "the job is suspended: spec.suspend is true",
-        "muster resume {subject}, or let the queue that suspended it admit it",
+        "muster resume {subject}",
     ),
 ) + rows(
     Kind.NOT_ACCEPTED,
@@ -111,7 +111,7 @@ REFUSED: tuple[Cause, ...] = rows(
         "OperatorRights",
         r"User \"(?P<user>[^\"]+)\" cannot (?P<verb>\w+) resource \"(?P<resource>[^\"]+)\"",
         "the operator ({user}) may not {verb} {resource} in this namespace",
-        "install the chart with this namespace in its namespaces value, or bind the operator's role here",
+        "add this namespace to watchNamespaces of the chart, or bind the operator's role here",
     ),
     (
         "PodInvalid",

@@ -1,7 +1,7 @@
 """The cause of a text in one short sentence, for `status.message`. Pure.
 
-Each change of the message is a write of the status. So the sentence has no parts that change while the cause stays the same: names of pods,
-and the kubelet's messages, which differ between a pull and its back-off.
+Each change of the message is a write of the status. So the sentence has no part that changes while the cause stays the same, such as names
+of pods, or messages of the kubelet, which differ between a pull and its back-off.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ TAKEN_AWAY: tuple[Cause, ...] = rows(
         "NodeMemoryFull",
         r"^Evicted: .*memory",
         "{subject} was evicted, because its node ran out of memory",
-        "set roles.*.resources requests and limits of memory to what the job needs, so that the node is not overbooked",
+        "request the memory that the job needs in roles.*.resources, so that the scheduler does not overbook the node",
     ),
     (
         "PreemptedByScheduler",
@@ -56,13 +56,13 @@ TAKEN_AWAY: tuple[Cause, ...] = rows(
     (
         "EvictionRequested",
         "{subject} saved and ended, because an eviction waited for it: {message}",
-        "nothing: the job resumes on another node; see kubectl get evictions for who requests it",
+        "nothing: the job resumes on another node; kubectl get evictions shows the requesters",
     ),
     (
         "NodeLost",
         r"^NodeLost|DeletionByPodGC|TerminationByKubelet|^(?:NodeShutdown|Shutdown|Terminated)\b",
         "the node of {subject} was lost or shut down: {message}",
-        "nothing, if it is rare: the job resumes on another node; else see kubectl describe node",
+        "nothing, if this is rare: the job resumes on another node; otherwise see kubectl describe node",
     ),
     (
         "PodDeleted",
@@ -161,13 +161,13 @@ PROGRAM: tuple[Cause, ...] = rows(
         "DeviceMemoryFull",
         r"CUDA out of memory|CUDA_ERROR_OUT_OF_MEMORY|OutOfMemoryError|RESOURCE_EXHAUSTED|cublas_status_alloc_failed",
         "the memory of a device is full: {message}",
-        "make batch.globalSize smaller, raise batch.accumulationSteps, use precision bf16, or share the model with FSDP",
+        "make batch.globalSize smaller, raise batch.accumulationSteps, set config.precision: BFloat16, or divide the model with FSDP",
     ),
     (
         "MemoryFull",
         r"^(?:OutOfMemory|OOMKilled)|MemoryError|Cannot allocate memory|DefaultCPUAllocator: can't allocate memory",
         "{subject} ran out of memory and was killed",
-        "raise resources.limits.memory in spec.roles, read fewer samples ahead (trainer.input), or make the batch smaller",
+        "raise resources.limits.memory in spec.roles, read fewer samples ahead (trainer.input), or make batch.globalSize smaller",
     ),
     (
         "SharedMemoryFull",
@@ -192,7 +192,7 @@ PROGRAM: tuple[Cause, ...] = rows(
         "DeviceAbsent",
         r"No CUDA GPUs are available|Found no NVIDIA driver|no CUDA-capable device|CUDA_ERROR_NO_DEVICE",
         "no GPU is visible in the container: {message}",
-        "request them in roles.*.resources.limits (nvidia.com/gpu: 1), and look at the device plugin and runtimeClassName",
+        "request GPUs in roles.*.resources.limits (nvidia.com/gpu: 1), and look at the device plugin and runtimeClassName",
     ),
     (
         "DeviceBroken",
@@ -268,7 +268,7 @@ PROGRAM: tuple[Cause, ...] = rows(
         "Killed",
         NEVER,
         "a process was killed from outside: {message}",
-        "look for the kernel's memory killer in the log of the node, and for other programs that kill processes",
+        "look for the out-of-memory killer in the kernel log of the node, and for programs that kill processes",
         ("SIGKILL", "SIGTERM"),
     ),
     (
@@ -282,7 +282,7 @@ PROGRAM: tuple[Cause, ...] = rows(
         "ConfigurationWrong",
         r"^BadConfiguration: (?P<what>.*)",
         "the job cannot run as it is written: {what}",
-        "correct the field that it names, then delete the job and submit it again",
+        "correct the field that the message names, then delete the job and submit it again",
     ),
     (
         "Hang",
@@ -300,7 +300,7 @@ PROGRAM: tuple[Cause, ...] = rows(
         "Preempted",
         r"^Preempted\b",
         "{subject} was asked to stop, and saved",
-        "nothing: the job resumes at its last step",
+        "nothing: the job resumes from that save",
     ),
     (
         "StartFailed",
@@ -333,20 +333,20 @@ GIVEN_UP: tuple[Cause, ...] = rows(
     (
         "DeadlinePassed",
         r"^ActiveDeadlineExceeded: (?P<what>.*)",
-        "the job was ended by its own deadline: {what}",
-        "raise activeDeadlineSeconds, and muster restart the job: it resumes from its last commit",
+        "the job reached its activeDeadlineSeconds: {what}",
+        "raise activeDeadlineSeconds, then use muster restart: the job resumes from its last commit",
     ),
     (
         "NoProgress",
         r"^NoProgress: (?P<what>.*)",
-        "the job was given up, because several attempts did no new step: {what}",
-        "remove what ends its attempts, then muster restart it; recovery.attemptsWithoutProgress is the limit",
+        "the job failed, because several attempts in a row did no new step: {what}",
+        "remove the cause of the failures, then use muster restart; recovery.attemptsWithoutProgress is the limit",
     ),
     (
         "BudgetSpent",
         r"^(?:Preemption|Infrastructure|Application)LimitExceeded: (?P<what>.*)",
-        "the job was given up: {what}",
-        "remove what ends its attempts, then muster restart it; spec.recovery has the budgets",
+        "the job failed too often: {what}",
+        "remove the cause of the failures, then use muster restart; spec.recovery has the budgets",
     ),
     (
         "Failed",
@@ -361,6 +361,6 @@ GIVEN_UP: tuple[Cause, ...] = rows(
         "StartupDeadline",
         r"^StartupDeadlineExceeded: (?P<what>.*)",
         "the job did not start in time: {what}",
-        "remove what it waited for, or raise startupDeadlineSeconds, then muster restart it",
+        "provide what it waited for, or raise startupDeadlineSeconds; then use muster restart",
     ),
 )

@@ -11,12 +11,12 @@ SLOW: tuple[Cause, ...] = rows(
     (
         "NodeNotReady",
         "the node of {subject} does not answer: {message}",
-        "see kubectl describe node; when the node is given up, the job resumes on another one",
+        "see kubectl describe node; when Muster or Kubernetes gives the node up, the job resumes on another one",
     ),
     (
         "ReportsStopped",
         "the replicas run and have reported nothing for {message}",
-        "look at the operator, and at network policies between the pods and its coordination service; muster logs shows whether they train",
+        "look at the operator, and at network policies between the pods and its channel; muster logs shows whether the pods train",
     ),
     (
         "NoFirstStep",
@@ -33,12 +33,12 @@ SLOW: tuple[Cause, ...] = rows(
         "InputStalled",
         r"^InputStalled: (?P<what>.*)",
         "the training waits for samples: {what}",
-        "raise trainer.input.workers and prefetch, use input.cache, or faster storage for the data",
+        "raise trainer.input.workers and prefetch, set trainer.input.cache, or use faster storage for the data",
     ),
     (
         "SavesBlock",
         "saves block the training for {message} of the time",
-        "save less often (checkpoint.everySteps), use checkpoint.async, or faster storage",
+        "save less often (raise checkpoint.everySteps), leave checkpoint.async at true, or use faster storage",
     ),
     (
         "TimeLost",
@@ -53,8 +53,8 @@ SLOW: tuple[Cause, ...] = rows(
     ),
     (
         "FewerWorkers",
-        "the job trains on {message} workers, because it is elastic and the rest has no room or was lost",
-        "it takes in more as soon as they run; free room in the cluster to speed it up",
+        "the job is elastic and trains on {message} workers, because the others have no room or were lost",
+        "wait: the job takes in more workers when they run; or free room in the cluster",
     ),
 )
 
@@ -71,13 +71,13 @@ STATES: tuple[Cause, ...] = rows(
     (
         "HeldBack",
         "the next attempt waits until {message} (back-off after failures)",
-        "wait, or remove what ends the attempts",
+        "wait, or remove the cause of the failures",
     ),
     ("Running", r"^Running", "the job runs{message}", "nothing"),
     (
         "InputsFetched",
         "{subject} is being fetched: {message}",
-        "wait; see kubectl logs -c muster-inputs of a pod if it does not go on; a cache of the nodes makes later starts faster",
+        "wait; if there is no progress, see kubectl logs -c muster-inputs of a pod; a cache on the nodes makes later starts faster",
     ),
     (
         "ContainersStart",
@@ -88,7 +88,7 @@ STATES: tuple[Cause, ...] = rows(
         "Starting",
         r"^Starting: (?P<what>.*)",
         "the job starts: {what}",
-        "wait; if it takes long, ask again",
+        "wait; if it takes long, use muster explain again",
     ),
 )
 
@@ -111,7 +111,7 @@ RISKS: tuple[Cause, ...] = rows(
         "StorageOneNode",
         r"^(?:OneNode|OnePod): (?P<what>.*)",
         "not all pods can reach the checkpoints: {what}",
-        "use a ReadWriteMany claim or an object storage",
+        "use a ReadWriteMany claim or object storage",
     ),
     (
         "CheckpointSkipped",
@@ -139,7 +139,7 @@ RISKS: tuple[Cause, ...] = rows(
     ),
     (
         "NodeAvoided",
-        "attempts failed again and again on {message}, or a device of it failed, so pods avoid that node",
+        "attempts failed repeatedly on {message}, or a device of it failed, so new pods avoid that node",
         "look at the node, and cordon it if it is broken",
     ),
     (

@@ -38,7 +38,7 @@ SCHEDULING: tuple[Cause, ...] = rows(
     (
         "ClaimLost",
         "the volume of claim {subject} is gone: the claim is Lost",
-        "its data is not reachable any more; restore the volume, or create the claim again and start over",
+        "restore the volume, or create the claim again and start over without its data",
     ),
     (
         "ClaimUnbound",
@@ -49,7 +49,7 @@ SCHEDULING: tuple[Cause, ...] = rows(
     (
         "VolumeElsewhere",
         r"volume node affinity conflict",
-        "the volume can only be used in another zone or on another node than those that are free",
+        "the volume can be used only in a zone or on a node that has no room for the pods",
         "use a ReadWriteMany claim, a volume in the right zone, or a nodeSelector in roles.*.template",
     ),
     (
@@ -114,14 +114,14 @@ SCHEDULING: tuple[Cause, ...] = rows(
     (
         "PodsNotReady",
         r"Exceeded the PodsReady timeout",
-        "the job has lost its place, because not all of its pods ran within the time that Kueue allows (waitForPodsReady)",
-        "wait until it is admitted again, and see then why its pods do not run; admins set the time in Kueue's configuration",
+        "Kueue has evicted the job, because not all of its pods ran within the time of waitForPodsReady",
+        "use muster explain when the job is admitted again, to see why its pods do not run; Kueue's configuration has the time",
     ),
     (
         "QueueWaits",
         r"^SchedulingGated|scheduling is blocked due to non-empty scheduling gates",
         "the pods wait for a queue or another controller: they have scheduling gates",
-        "see the queue that holds them (kubectl get workloads for Kueue), or the controller that set the gate",
+        "see the queue (kubectl get workloads for Kueue), or the controller that has set the gate",
     ),
     (
         "SchedulerAbsent",
@@ -210,13 +210,13 @@ SCHEDULING: tuple[Cause, ...] = rows(
         "AntiAffinity",
         r"didn't match pod anti-affinity rules|didn't satisfy existing pods anti-affinity",
         "the pods may not share nodes with other pods (anti-affinity), and no further node is free",
-        "relax podAntiAffinity in roles.*.template, or add nodes",
+        "make podAntiAffinity in roles.*.template a preference, or add nodes",
     ),
     (
         "Affinity",
         r"didn't match pod affinity rules",
         "the pods must be near other pods (affinity) that are not there, or whose nodes are full",
-        "relax podAffinity in roles.*.template",
+        "make podAffinity in roles.*.template a preference",
     ),
     (
         "TopologySpread",

@@ -130,19 +130,19 @@ STARTING: tuple[Cause, ...] = rows(
         "NodeFull",
         r"(?-i:\bOutOf(?P<resource>cpu|memory|pods|ephemeral-storage|[\w.-]+/[\w.-]+)\b)",
         "the node had no {resource} left when the pod arrived",
-        "nothing, if it is rare: Muster makes the pod again; else look for pods that bypass the scheduler",
+        "nothing, if this is rare: Muster creates the pod again; otherwise look for pods that bypass the scheduler",
     ),
     (
         "NodeRejected",
         r"^(?:NodeAffinity|NodePorts|Topology\w*|SysctlForbidden|AppArmor): (?P<what>.*)",
         "the kubelet did not admit the pod: {what}",
-        "correct what it names in roles.*.template",
+        "correct in roles.*.template what the message names",
     ),
     (
         "InitContainerFailed",
         r"InitContainerFailed: (?P<what>.*)|init container (?P<more>\S+ ended with .*)",
         "an init container failed: {what}{more}",
-        "see its log: kubectl logs -c; the images of the operator and of the job may also not fit together",
+        "see its log: kubectl logs -c NAME; perhaps the images of the operator and of the job have different versions",
     ),
     (
         "SideCarCrashes",
@@ -154,7 +154,7 @@ STARTING: tuple[Cause, ...] = rows(
         "ContainerConfig",
         r"CreateContainer(?:Config)?Error: (?P<what>.*)|RunContainerError: (?P<more>.*)|StartError: (?P<other>.*)",
         "the container cannot be started: {what}{more}{other}",
-        "correct what it names in roles.*.template",
+        "correct in roles.*.template what the message names",
     ),
 ) + rows(
     Kind.STARTING,
@@ -162,11 +162,11 @@ STARTING: tuple[Cause, ...] = rows(
     (
         "ImagePulling",
         "the image is still being pulled: {message}",
-        "wait; a smaller image, or one that is on the nodes already, starts sooner",
+        "wait; a smaller image starts sooner, and so does one that is on the nodes already",
     ),
     (
         "StuckTerminating",
         "{subject} did not end in time: {message}",
-        "see the node; Muster removes the pod by force after a while",
+        "see kubectl describe node; Muster removes the pod by force after a while",
     ),
 )

@@ -76,7 +76,7 @@ def problems(strategy: Strategy, spec: TrainingJobSpec) -> list[Problem]:
 def _chip_problems(spec: TrainingJobSpec, total: int) -> list[Problem]:
     workers = worker_of(spec).replicas
     if total == 0 or total % workers:
-        message = f"{total} chips cannot be shared out over {workers} workers; write a number of workers that divides them"
+        message = f"{total} chips cannot be divided among {workers} workers; write a number of workers that divides them"
         return [Problem("spec.roles.worker.replicas", message)]
     named = accelerators.limits(worker_of(spec)).get(accelerators.TPU)
     if named is not None and accelerators.whole(named) != total // workers:

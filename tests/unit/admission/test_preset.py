@@ -43,7 +43,7 @@ OURS = [{"name": "MUSTER_JOB", "value": "x"}]
         ),
         ({"template": trainer(command=["sh"])}, "spec.template.spec.containers[0].command", "write spec.trainer.command"),
         ({"template": {"spec": {"hostname": "x"}}}, "spec.template.spec.hostname", "leave it out"),
-        ({"template": {"kind": "Pod"}}, "spec.template.kind", "is no field of a pod template"),
+        ({"template": {"kind": "Pod"}}, "spec.template.kind", "is not a field of a pod template"),
         ({"roles": {"worker": {"template": {"spec": {"volumes": [{}]}}}}}, "spec.roles.worker.template.spec.volumes[0]", "with a name"),
         ({"images": {"PyTorch": "a b"}}, "spec.images.PyTorch", "without spaces"),
         ({"template": {"metadata": {"annotations": deep(40)}}}, "spec.template", "levels deep"),

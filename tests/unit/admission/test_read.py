@@ -141,7 +141,7 @@ def test_a_file_without_a_job_is_refused_with_its_line(text: str, place: str, fa
 
 
 FIELDS = [
-    ("  foo: 1", "job.yaml:7: spec.foo", "no field of spec"),
+    ("  foo: 1", "job.yaml:7: spec.foo", "not a field of spec"),
     ("  suspended: true", "job.yaml:7: spec.suspended", "did you mean suspend?"),
     (
         "  batch: {global_size: 64}",

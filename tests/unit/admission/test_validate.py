@@ -214,7 +214,7 @@ REFUSED = [
         f"{WORKER}.spec.subdomain",
         "leave it out",
     ),
-    (template({}, kind="Pod"), f"{WORKER}.kind", "metadata and spec"),
+    (template({}, kind="Pod"), f"{WORKER}.kind", "write metadata or spec"),
     ({"roles": {"worker": {"template": {"spec": []}}}}, f"{WORKER}.spec", "mapping"),
     (
         {"roles": {"worker": {"template": {"spec": {"terminationGracePeriodSeconds": 10**12}}}}},

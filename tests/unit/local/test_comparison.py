@@ -31,7 +31,7 @@ def test_each_variant_is_the_job_with_the_fields_of_the_variant() -> None:
         ("variants: [{strategy: DPP}]", r"variants\[0\]: spec.strategy: .* did you mean DDP"),
         ("variants: [{}, {strategy: DDP, replicas: 64}]", r"variants\[1\].replicas: .* 64 processes, but this machine"),
         ("- variants", "is not a comparison"),
-        ("variants: [{workers: 2}]", r"variants\[0\].workers: is no field"),
+        ("variants: [{workers: 2}]", r"variants\[0\].workers: is not a field"),
         ("variants: [{}, {}]", r"variants\[1\].name: .* another variant"),
         ("variants: []", "variants: must not be empty$"),
         ("variants: [{name: a b}, {name: A-b}]", r"variants\[1\].name: 'A-b' and 'a b' would share the folder a-b"),

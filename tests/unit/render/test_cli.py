@@ -65,7 +65,9 @@ def test_validate_prints_the_world_of_a_job(job_file: Path) -> None:
     ended = muster("validate", str(job_file))
     assert ended.returncode == 0
     assert ended.stdout.startswith(f"{job_file}: default/digits is valid")
-    assert absent(ended.stdout, "DDP", "2 worker", "2 processes", "32 or 33 samples", "65", "2 devices", "learning rate x 2") == []
+    assert (
+        absent(ended.stdout, "DDP", "2 x worker", "2 processes", "65 samples", "32 or 33 on each of 2 devices", "learning rate x 2") == []
+    )
 
 
 @pytest.mark.parametrize("command", ["render", "validate"])

@@ -416,6 +416,12 @@ def test_a_replica_that_keeps_snapshots_knows_its_node() -> None:
     assert memory == MemorySpec(size_mib=512, every_steps=5, copies=1)
 
 
+def test_the_trainer_reads_a_job_without_copies_of_snapshots() -> None:
+    pod = pods_of(ddp(checkpoint={"memory": {"copies": 0, "sizeMib": 512}}, roles={"worker": {"replicas": 2}}))["job-worker-0"]
+    memory = TrainerSpec.from_json(environment_of(pod)["MUSTER_TRAINER"]).memory
+    assert memory == MemorySpec(size_mib=512, copies=0)
+
+
 def test_the_init_container_has_the_resources_of_the_trainer_without_devices() -> None:
     own = {"image": "mine:1", "command": ["a"]}
     resources = {"limits": {"nvidia.com/gpu": 1, "memory": "4Gi"}, "requests": {"cpu": 2}}

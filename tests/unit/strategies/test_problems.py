@@ -86,7 +86,7 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
         "spec.roles.worker.replicas",
         "must be from elastic.minReplicas to",
     ),
-    ("DDP", {"elastic": {"minReplicas": 1, "maxReplicas": 4}}, "spec.batch.globalSize", "must be given"),
+    ("DDP", {"elastic": {"minReplicas": 1, "maxReplicas": 4}}, "spec.batch.globalSize", "is required with elastic"),
     (
         "DDP",
         {"elastic": ELASTIC, "batch": {"globalSize": 64, "learningRateScaling": "Linear"}},

@@ -140,6 +140,11 @@ def test_copies_go_round_the_pods() -> None:
     assert (placed.slots, placed.holders) == (4, 2)
 
 
+def test_without_copies_each_pod_keeps_only_its_own_shard() -> None:
+    placed = place(pods(2), ["a", "b"], copies=0)
+    assert (placed.copies, placed.keepers, placed.slots, placed.holders) == ((), {0, 1}, 2, 1)
+
+
 def test_processes_of_a_pod_send_to_those_of_the_next() -> None:
     placed = place(pods(2, processes=2), ["a", "b", "c", "d"], copies=1)
     assert placed.copies == ((0, 2), (1, 3), (2, 0), (3, 1))

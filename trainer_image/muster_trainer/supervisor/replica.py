@@ -46,7 +46,7 @@ LEAVE_SECONDS = 4.0  # how long processes that can wait for the next attempt may
 ECHO_SECONDS = 1.0  # how long after a `PeerLost` a sibling may take to show that it was the cause
 DESCENDANT_GRACE = 1.0  # seconds from SIGTERM to SIGKILL for what the processes left behind
 DESCENDANT_DEADLINE = 5.0  # seconds after SIGKILL until a process that is stuck in the kernel is left alone
-TAIL_SECONDS = 0.2  # how long an ended process's output may take to arrive, before its end is judged for now
+TAIL_SECONDS = 0.2  # how long the output of an ended process may take to arrive, before the supervisor judges the end
 OUTPUT_SECONDS = 2.0
 REPORT_SECONDS = 2.0
 # Seconds before a world that hangs is ended, so that every supervisor can take the stacks of its processes.
@@ -112,7 +112,7 @@ def _live(
     memories: Memories,
     survivors: Survivors,
 ) -> tuple[LastWords, Report]:
-    """Runs one attempt. Its last words and its last report."""
+    """Runs one attempt. Returns its last words and its last report."""
     replica = ReplicaEnvironment.from_environment(environ)
     try:
         spec, environ = replica.trainer_spec, unpacked(environ)
@@ -184,7 +184,8 @@ def _write(words: LastWords, environ: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True)
 class Ended:
-    """A process that ended at `time` (Unix seconds), `seconds` after its start. `requested`: the supervisor had asked it to end."""
+    """A process that ended at `time` (Unix seconds), `seconds` after its start. `requested`: whether the supervisor had asked it to
+    end."""
 
     process: Process
     requested: bool
@@ -243,7 +244,7 @@ class Replica:
         self._survivors = survivors
         self._state = RunState(first_rank=launches[0].rank)
         self._commit_reasons: set[CommitReason] = set()
-        """Of commits since the stop request, and of all with reason Stop or Final."""
+        """The reasons of commits since the stop request, and Stop and Final of earlier commits."""
         self._processes: list[Process] = []
         self._readers: list[EventReader] = []
         self._output = Output()
@@ -501,8 +502,8 @@ class Replica:
         return [process for process in self._processes if is_last or not process.waiting]
 
     def _clear_descendants(self) -> None:
-        """Ends the remaining descendants. They may include the training of a shell that SIGTERM has ended. So after a request to stop, they
-        get the rest of the grace period."""
+        """Ends the remaining descendants. After a request to stop, they get the rest of the grace period: if the process was a shell,
+        SIGTERM has ended it, and its training may still save."""
         now = time.monotonic()
         term_until = max(now + DESCENDANT_GRACE, self._ending.kill_at if self._stops_handled == 1 else 0.0)
         kill_until = term_until + DESCENDANT_DEADLINE
@@ -519,7 +520,7 @@ class Replica:
 
     @property
     def _spare(self) -> frozenset[int]:
-        """The pids of descendants that are no processes of an attempt."""
+        """The pids of descendants that go on after the attempt."""
         return self._history.uploads | self._survivors.pids | self._starter.spare
 
     def _drain_events(self) -> None:
@@ -612,7 +613,7 @@ def commit_reasons(event: Event, *, stop_requested: bool) -> set[CommitReason]:
 
 
 def _state(process: Process, idle: float) -> ProcessState:
-    """The state for the report. Whether it is stopped is looked up only when it has been idle for a while."""
+    """The state for the report. Looks up whether the process is stopped only if it has been idle for some seconds."""
     if not process.running:
         return ProcessState.EXITED
     return ProcessState.STOPPED if idle > IDLE_SECONDS and stacks.is_stopped(process.pid) else ProcessState.RUNNING

@@ -183,7 +183,7 @@ class Training:
         point = agree_on_resume_point(self.engine, lambda: self._choose(survivor_steps, snapshot))
         is_from_memory = point.source is ResumeSource.MEMORY
         is_from_survivors = point.source is ResumeSource.SURVIVORS
-        # A save at a stop leaves out the evaluation that is due after the step, and so may a snapshot.
+        # At a stop, and after a snapshot, the evaluation that is due after the step may be missing.
         self.unmeasured = is_from_memory or is_from_survivors or (point.reason is not None and point.reason.is_urgent)
         self.unregistered = point.storage_error is not None
         if self.engine.rank == 0:
@@ -254,7 +254,7 @@ class Training:
         return of_selection(selection)
 
     def _register(self) -> None:
-        """Registers this attempt, if the storage was away when it began. All ranks raise StorageUnavailable if it still is."""
+        """Registers this attempt, if the storage was unavailable when it began. If it still is, all ranks raise StorageUnavailable."""
         if self.unregistered and self.saver is not None:
             saver, nothing = self.saver, Selection(None, None, None, ())
             agree(self.engine, lambda: saver.store.register(nothing, step=self.first))
@@ -395,6 +395,7 @@ class Training:
         return json.dumps(encode_event(self.last)) if self._delays_events and self.last is not None else None
 
     def _land(self) -> None:
+        """Waits until the snapshot that was begun is complete."""
         if self.memory is not None:
             self.memory.land()
 

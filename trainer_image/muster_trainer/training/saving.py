@@ -1,7 +1,7 @@
 """Saving beside the training. At most one save is in flight, and it is committed once every rank has written its part.
 
-The main threads do all collectives, between two steps. First every rank takes a snapshot. When no rank is busy any more, rank 0
-gathers the lists of written files and commits. When it is done, it broadcasts the result. A second thread writes the files, and
+The main threads do all collectives, between two steps. First every rank copies its part of the state. When no rank is busy any more,
+rank 0 gathers the lists of written files and commits. When it is done, it broadcasts the result. A second thread writes the files, and
 uses no collectives. If a process ends, a save in flight has no marker and does not count.
 """
 
@@ -70,7 +70,7 @@ class Saver:
         return self._flight is not None and not self._flight.work.done()
 
     def begin(self, manifest: Manifest) -> None:
-        """Takes a snapshot, and writes it while training continues. First waits for the previous save.
+        """Copies the state, and writes the copy while training continues. First waits for the previous save.
 
         A rank without memory for a copy waits until its part is written. The others then wait for it in the next step.
         """

@@ -1,4 +1,4 @@
-"""The conditions of a job: one of each type. lastTransitionTime is when the status of one last changed."""
+"""The conditions of a job, one of each type. `lastTransitionTime` is the time at which the status of a condition last changed."""
 
 from __future__ import annotations
 
@@ -78,7 +78,8 @@ def _straggling(status: TrainingJobStatus, facts: Facts) -> Value | None:
     """The slow ranks. Older versions recorded them only in the condition, so it stays until the ranks are compared again."""
     if status.stragglers:
         parts = (
-            f"rank {each.rank} ({each.replica}) works {each.seconds:.3g} s in each step, the others {each.others_seconds:.3g} s and wait"
+            f"rank {each.rank} ({each.replica}) works {each.seconds:.3g} s in each step; the others work {each.others_seconds:.3g} s, "
+            "and wait for it"
             for each in status.stragglers
         )
         return Value(True, Reason.SLOW_RANK, "; ".join(parts))

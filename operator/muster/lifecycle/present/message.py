@@ -1,6 +1,6 @@
 """The message of the status: one sentence about what the job does or waits for.
 
-The message has no figures that change all the time, because every change is a write.
+It has no figures that change with each step, because every change of it is a write.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _message(status: TrainingJobStatus, state: State, facts: Facts) -> str:
         return "not started yet"
     if not isinstance(state, Open):
         failure = failure_sentence(state.record)
-        return f"attempt {state.record.attempt} failed ({failure}); its other replicas must end before the job is given up"
+        return f"attempt {state.record.attempt} failed ({failure}); the job fails when its other replicas have ended"
     return _running(status, facts) if status.world.ready_time else _starting(status, facts)
 
 
@@ -70,6 +70,6 @@ def _starting(status: TrainingJobStatus, facts: Facts) -> str:
     failed = last_failure(status)
     after = f", after {failure_sentence(failed)}" if failed else ""
     if status.next_attempt_time and is_backing_off(status, facts.now):
-        return f"attempt {status.attempt} is held back until {status.next_attempt_time:%H:%M:%S} UTC{after}"
+        return f"attempt {status.attempt} begins at {status.next_attempt_time:%H:%M:%S} UTC (back-off){after}"
     meanwhile = " while the others train on" if status.world and status.world.first_step_time else ""
     return f"attempt {status.attempt} waits for {waiting_sentence(status, facts, brief=True)}{meanwhile}{after}"

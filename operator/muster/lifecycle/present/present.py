@@ -1,4 +1,4 @@
-"""The part of the status for users: phase, conditions, counts and message."""
+"""The part of the status that users read: phase, conditions, counts and message."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def present(status: TrainingJobStatus, state: State, facts: Facts) -> TrainingJo
 
 
 def _phase(status: TrainingJobStatus, state: State, facts: Facts) -> Phase:
-    """A job is Suspended once a live observation has proved that its replicas are gone."""
+    """The phase. A job is Suspended only after a live observation has proved that its replicas are gone."""
     match state:
         case Ended():
             return Phase.SUCCEEDED if state.has_succeeded else Phase.FAILED
@@ -85,7 +85,7 @@ def _role(status: TrainingJobStatus, facts: Facts, role: RoleName) -> RoleStatus
 
 
 def is_write_postponed(old: TrainingJobStatus, new: TrainingJobStatus, facts: Facts) -> bool:
-    """Whether only figures have changed, and they were written a short while ago."""
+    """Whether only figures have changed, and figures were last written less than `progress_seconds` ago."""
     due = next_write_time(facts)
     return new != old and due is not None and facts.now < due and _with_old_figures(old, new) == old
 
