@@ -363,6 +363,8 @@ class World:
             pod.attempt, pod.trains = told, None
             if pod.sick is not None:  # its device is unhealthy in this attempt too
                 self._justify_known(pod, INFRASTRUCTURE)
+            if pod.view.disruption or pod.view.eviction:  # it is still to be taken away in this attempt
+                self._justify_known(pod, PREEMPTION)
             self.speak(name)
         elif (
             pod.trains is None
