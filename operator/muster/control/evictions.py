@@ -89,7 +89,9 @@ class _Progress:
     """The work on one eviction."""
 
     due: datetime | None = None
-    """When the next heartbeat or try is due. None stands for now."""
+    """When the next heartbeat is due. None stands for now."""
+    retry: datetime | None = None
+    """No request before this time."""
     key: str = ""
     """The job of the pod: namespace/name."""
 
@@ -137,12 +139,15 @@ class Responder:
 
     async def _safely(self, eviction: Eviction, progress: _Progress) -> str:
         """Answers one eviction if that is due. Returns the key of a job that needs a pass; empty if none does."""
-        child = self._store.child(eviction.pod_uid)
-        job = self._job(child)
-        is_waiting = progress.due is not None and self._now() < progress.due
-        if is_waiting and child is not None and not _has_ended(child, job):
+        now = self._now()
+        if progress.retry is not None and now < progress.retry:
             return ""
         try:
+            child = self._store.child(eviction.pod_uid)
+            job = self._job(child)
+            is_waiting = progress.due is not None and now < progress.due
+            if is_waiting and child is not None and not _has_ended(child, job):
+                return ""
             async with self._slots:
                 return await self._answer(eviction, progress, child=child, job=job)
         except NotFoundError:
@@ -151,15 +156,18 @@ class Responder:
             progress.due = None
         except ClusterError as error:
             log.warning("Eviction %s/%s cannot be answered: %s", eviction.namespace, eviction.name, error)
-            progress.due = self._now() + timedelta(seconds=max(RETRY_SECONDS, error.retry_seconds))
+            progress.retry = self._now() + timedelta(seconds=max(RETRY_SECONDS, error.retry_seconds))
+        except Exception:
+            log.exception("Eviction %s/%s cannot be answered", eviction.namespace, eviction.name)
+            progress.retry = self._now() + timedelta(seconds=HEARTBEAT_SECONDS)
         return ""
 
     async def _answer(self, eviction: Eviction, progress: _Progress, *, child: Child | None, job: TrainingJob | None) -> str:
         if child is None and not await self._is_gone(eviction):
-            progress.due = self._now() + timedelta(seconds=RETRY_SECONDS)
+            progress.retry = self._now() + timedelta(seconds=RETRY_SECONDS)
             return ""
         if job is not None and job.spec.managed_by != self._controller:
-            progress.due = self._now() + timedelta(seconds=HEARTBEAT_SECONDS)
+            progress.retry = self._now() + timedelta(seconds=HEARTBEAT_SECONDS)
             return ""
         progress.key = child.key if child else progress.key
         obj = await self._cluster.read(identity(eviction.namespace, eviction.name))

@@ -53,10 +53,10 @@ def identity(namespace: str, name: str) -> dict[str, Any]:
 def active_eviction(obj: Mapping[str, Any]) -> Eviction | None:
     """What this Eviction requests of Muster now. None if Muster is not its active responder, or has completed its part."""
     status, pod = obj.get("status") or {}, ((obj.get("spec") or {}).get("target") or {}).get("pod") or {}
-    states = {each.get("name"): each.get("state") for each in status.get("targetResponders") or ()}
+    states = {each.get("name"): each.get("state") for each in _entries(status, "targetResponders")}
     if states.get(RESPONDER) != "Active" or not pod.get("uid") or _own_status(status).get("completionTime"):
         return None
-    names = [str(each.get("name")) for each in status.get("requesters") or () if each.get("intent") == "Eviction"]
+    names = [str(each.get("name")) for each in _entries(status, "requesters") if each.get("intent") == "Eviction"]
     more = f" and {len(names) - _REQUESTERS_NAMED} more" if len(names) > _REQUESTERS_NAMED else ""
     return Eviction(
         namespace=obj["metadata"]["namespace"],
@@ -88,11 +88,15 @@ def with_completion(obj: dict[str, Any], now: datetime, message: str) -> dict[st
 
 def _own_status(status: Mapping[str, Any]) -> Mapping[str, Any]:
     """Muster's entry in `status.responders`. The controller of Kubernetes makes it."""
-    return next((each for each in status.get("responders") or () if each.get("name") == RESPONDER), {})
+    return next((each for each in _entries(status, "responders") if each.get("name") == RESPONDER), {})
+
+
+def _entries(status: Mapping[str, Any], field: str) -> list[Mapping[str, Any]]:
+    return [each for each in status.get(field) or () if isinstance(each, Mapping)]
 
 
 def _with_own_status(obj: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    responders = [{**each, **changes} if each.get("name") == RESPONDER else each for each in obj["status"].get("responders") or ()]
+    responders = [{**each, **changes} if each.get("name") == RESPONDER else each for each in _entries(obj["status"], "responders")]
     return {**obj, "status": {**obj["status"], "responders": responders}}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from muster.control.errors import ConflictError, UnavailableError
-from muster.control.evictions import STOP_SECONDS, Evictions, Responder
+from muster.control.evictions import RETRY_SECONDS, STOP_SECONDS, Evictions, Responder
 from muster.render.evictions import HEARTBEAT_SECONDS, RESPONDER, active_eviction, with_responder
 from tests.unit.control.test_reconciler import KEY, NOW, World
 
@@ -203,6 +203,39 @@ def test_a_conflict_is_tried_again_at_the_next_look() -> None:
     assert "heartbeatTime" in world.look(after=0.5)
 
 
+@pytest.mark.parametrize("failure", [UnavailableError("no answer"), RuntimeError("a defect")])
+def test_an_answer_that_fails_is_tried_again_after_a_pause(failure: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    """Also if the pod is gone, so that the answer is due at once."""
+    world = Evicting()
+    world.evict()
+    world.watch()
+    world.remove_pods()
+
+    def fail(verb: str, kind: str) -> None:
+        if (verb, kind) == ("status", "Eviction"):
+            raise failure
+
+    world.cluster.before = fail
+    requests = len(world.cluster.requests)
+    for _ in range(40):
+        assert "completionTime" not in world.look(after=0.5)
+    assert len(caplog.records) <= 20 / RETRY_SECONDS
+    assert len(world.cluster.requests) - requests <= 3 * 20 / RETRY_SECONDS
+    world.cluster.before = lambda verb, kind: None
+    assert "completionTime" in world.look(after=HEARTBEAT_SECONDS)
+
+
+def test_a_job_that_cannot_be_read_does_not_end_the_responder() -> None:
+    world = Evicting()
+    world.evict()
+    world.watch()
+    job_of = world.reconciler.job_of
+    world.reconciler.job_of = lambda obj: 1 // 0  # type: ignore[method-assign,assignment]
+    assert "heartbeatTime" not in world.look()
+    world.reconciler.job_of = job_of  # type: ignore[method-assign]
+    assert "heartbeatTime" in world.look(after=HEARTBEAT_SECONDS)
+
+
 def test_a_job_that_is_gone_does_not_hold_up_an_eviction() -> None:
     world = Evicting()
     world.evict()
@@ -241,6 +274,7 @@ def test_many_requesters_are_named_in_short() -> None:
         {"metadata": {"name": "a", "namespace": "b"}},
         {"metadata": {"name": "a", "namespace": "b"}, "spec": {"target": {}}, "status": {}},
         {"metadata": {"name": "a", "namespace": "b"}, "spec": None, "status": {"targetResponders": None, "responders": None}},
+        {"metadata": {"name": "a", "namespace": "b"}, "status": {"targetResponders": [None, "x"], "responders": [None], "requesters": [1]}},
     ],
 )
 def test_an_eviction_without_a_status_or_a_pod_requests_nothing(obj: dict[str, Any]) -> None:
