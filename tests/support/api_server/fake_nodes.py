@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,12 @@ from tests.support.waiting import wait_until
 
 _NODES = "/api/v1/nodes"
 _ADMISSION = "admissionregistration.k8s.io/v1"
+_CONFIGURATION = {
+    "apiVersion": "config.kwok.x-k8s.io/v1alpha1",
+    "kind": "KwokConfiguration",
+    # kwok deletes pods by name. With four at a time it is late on a busy machine, and deletes a later pod of that name.
+    "options": {"podPlayStageParallelism": 64, "nodePlayStageParallelism": 16},
+}
 
 
 @contextmanager
@@ -33,6 +40,13 @@ def scheduling(folder: Path, *, has_gangs: bool = True, options: Sequence[str] =
         yield cluster
 
 
+def _patch_by_uid(change: dict[str, Any]) -> None:
+    """Lets a change of a pod's status fail if the pod was replaced by another one of the same name."""
+    status = textwrap.indent(change.pop("statusTemplate"), "  ")
+    template = f"metadata:\n  uid: {{{{ .metadata.uid | Quote }}}}\nstatus:\n{status}"
+    change["patches"] = [{"subresource": "status", "type": "strategic", "template": template}]
+
+
 @contextmanager
 def kwok(folder: Path, kubeconfig: Path, *, start_milliseconds: int = 0, ends: str = "") -> Iterator[None]:
     """Runs every pod with a node so many milliseconds after its creation, and removes deleted ones. Ends those with the label `ends`
@@ -44,7 +58,9 @@ def kwok(folder: Path, kubeconfig: Path, *, start_milliseconds: int = 0, ends: s
         yaml.safe_load((folder_of_stages / name).read_text())
         for name in ("node/fast/node-initialize.yaml", "pod/fast/pod-ready.yaml", "pod/fast/pod-delete.yaml", "pod/fast/pod-complete.yaml")
     )
-    stages: list[Any] = [initialize, ready, delete]
+    for stage in (ready, complete):
+        _patch_by_uid(stage["spec"]["next"])
+    documents: list[Any] = [_CONFIGURATION, initialize, ready, delete]
     if start_milliseconds:
         ready["spec"]["delay"] = {"durationMilliseconds": start_milliseconds}
     if ends:
@@ -52,8 +68,8 @@ def kwok(folder: Path, kubeconfig: Path, *, start_milliseconds: int = 0, ends: s
         selector["matchExpressions"] = [each for each in selector["matchExpressions"] if "ownerReferences" not in each["key"]]
         selector["matchLabels"] = {ends: "true"}
         complete["spec"]["delay"] = {"durationMilliseconds": 2000}
-        stages.append(complete)
-    (folder / "stages.yaml").write_text(yaml.safe_dump_all(stages))
+        documents.append(complete)
+    (folder / "stages.yaml").write_text(yaml.safe_dump_all(documents))
     command = [str(programs.path("kwok")), f"--kubeconfig={kubeconfig}", "--manage-all-nodes=true", f"--config={folder / 'stages.yaml'}"]
     with local_cluster.running(command, folder / "kwok.log"):
         yield
