@@ -27,7 +27,7 @@ demo: $(READY) ## train digits on two workers, kill one, see it resume, and writ
 TWO_AT_A_TIME = $(MAKE) --no-print-directory --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
 test: $(READY) ## all that CI runs: `check`, the control plane, and the cut on a real cluster, which is removed afterwards
-	@$(TWO_AT_A_TIME) control-plane lint unit property some-mutants
+	@$(TWO_AT_A_TIME) control-plane lint unit property some-mutants manifests-check
 	@$(TWO_AT_A_TIME) local cluster-test
 	@$(MAKE) --no-print-directory cluster-down
 
@@ -61,7 +61,7 @@ chaos: $(READY) ## every fault with every strategy, on this machine and on a rea
 chaos-walk: $(READY) ## faults at random moments on one local job: SEED=1 MINUTES=20 STRATEGY=DDP
 	$(BIN)/python -m tests.chaos.walk --seed $(or $(SEED),1) --minutes $(or $(MINUTES),20) --job $(or $(STRATEGY),DDP)
 
-control-plane: $(READY) manifests-check ## the chart, and the operator on a real API server without nodes
+control-plane: $(READY) ## the chart, and the operator on a real API server without nodes
 	$(BIN)/pytest tests/chart tests/apiserver
 
 control-plane-oldest: $(READY) ## jobs on the API server of Kubernetes 1.30, the oldest supported, as far as it decides: builds it, 10 minutes
