@@ -516,9 +516,17 @@ class World:
 
     def thaw(self, name: str) -> None:
         self.pods[name].frozen = False
+        self._report_again(name)
 
     def mute(self, name: str, *, muted: bool = True) -> None:
         self.pods[name].muted = muted and self.pods[name].view.phase is ReplicaPhase.RUNNING
+        self._report_again(name)
+
+    def _report_again(self, name: str) -> None:
+        """A supervisor whose reports arrive again repeats the newest one at once."""
+        pod = self.pods[name]
+        if pod.lives and pod.view.reported is not None:
+            self._change(name, reported=self.now)
 
     def left_behind(self, pod: Pod) -> bool:
         return any(each.uid == pod.view.uid for each in self.job.status.left_behind)

@@ -8,7 +8,6 @@ import json
 import re
 import signal
 import subprocess
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -71,6 +70,7 @@ class Cluster:
         self.configuration: Object = {}
         self.scraper = ""
         self._numbers = itertools.count(1)
+        self._restarted: list[subprocess.Popen[bytes]] = []
 
     def install(self) -> None:
         """The objects of the chart without the operator."""
@@ -144,7 +144,7 @@ class Cluster:
             yield
         finally:
             again = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            _RESTARTED.append(again)
+            self._restarted.append(again)
             wait_until(self._serves, "the API server serves again")
 
     @contextmanager
@@ -156,6 +156,13 @@ class Cluster:
             yield
         finally:
             server.send_signal(signal.SIGCONT)
+
+    def end_restarted(self) -> None:
+        """Ends the API servers that `down` has started."""
+        while self._restarted:
+            server = self._restarted.pop()
+            server.terminate()
+            server.wait(30)
 
     def _server(self) -> psutil.Process:
         port = re.search(r":(\d+)$", self.admin.server)
@@ -169,9 +176,6 @@ class Cluster:
         with suppress(http.client.HTTPException, OSError, ApiError):
             return all(self.admin.get(path.format("default")) for path in ("/readyz", PODS, _PLURALS["Service"], JOBS))
         return False
-
-
-_RESTARTED: deque[subprocess.Popen[bytes]] = deque()
 
 
 def _words(process: psutil.Process) -> list[str]:
@@ -201,10 +205,7 @@ def running(
         try:
             yield cluster
         finally:
-            while _RESTARTED:
-                server = _RESTARTED.pop()
-                server.terminate()
-                server.wait(30)
+            cluster.end_restarted()
 
 
 def rendered(*options: str) -> list[Object]:
