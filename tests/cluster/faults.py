@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from local_cluster.errors import CommandFailedError
 from tests.support.cluster_jobs import EVERY, STEPS, ClusterJob, Manifest, world_is_ready
 
 REPLICAS = ("worker-0", "worker-1")
@@ -112,10 +113,15 @@ stop_process = in_pod("os.kill(pid, signal.SIGSTOP)")
 def run_out_of_memory(job: ClusterJob, replica: str) -> None:
     """Fills the container's memory with a file that no process owns, so that the kernel ends the largest one: the training.
 
-    The command that fills it ends with the container, and fails with it.
+    The command that fills it may end with the container, and fail with it.
     """
     where = ("--namespace", job.ground.namespace, f"{job.name}-{replica}", "--container", "trainer")
-    job.ground.cluster.try_kubectl("exec", *where, "--", "python", "-c", IN_POD + FILL)
+    attempt, end = job.status["attempt"], "it ended"
+    try:
+        job.ground.cluster.kubectl("exec", *where, "--", "python", "-c", IN_POD + FILL)
+    except CommandFailedError as error:
+        end = str(error)
+    job.wait_until(f"{replica} has run out of memory, by a command ({end})", lambda status: status["attempt"] > attempt)
 
 
 def delete_too_soon(job: ClusterJob, replica: str) -> None:

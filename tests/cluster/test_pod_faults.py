@@ -18,7 +18,7 @@ Uninterrupted = Callable[[str], ClusterJob]
 def test_a_job_outlives_one_fault_after_the_other(ground: Ground, uninterrupted: Uninterrupted) -> None:
     """An eviction, a killed container and the kernel's OOM killer: each counted in its own class."""
     like = uninterrupted("DDP")
-    job = ground.apply(digits("digits", roles=LIMITED))
+    job = ground.apply(digits("digits", roles=LIMITED, delay=0.2))  # a fault takes some seconds on a busy machine
     for attempt, (kind, step, replica) in enumerate(
         [("pod-evicted", 47, "worker-1"), ("supervisor-killed", 133, "worker-0"), ("out-of-memory", 212, "worker-1")]
     ):

@@ -131,7 +131,7 @@ CASES = [
     pytest.param("transformers", "DDP", read_safetensors, marks=[pytest.mark.torch, pytest.mark.thorough]),
     pytest.param("fsdp", "FSDP", read_fsdp, marks=[pytest.mark.torch, pytest.mark.thorough]),
     pytest.param("orbax", "JAX", read_orbax, marks=[pytest.mark.jax, pytest.mark.thorough]),
-    pytest.param("keras", "OneDevice", read_keras, marks=pytest.mark.tensorflow),
+    pytest.param("keras", "OneDevice", read_keras, marks=[pytest.mark.tensorflow, pytest.mark.thorough]),
     pytest.param("keras_loop", "MultiWorkerMirrored", read_keras, marks=[pytest.mark.tensorflow, pytest.mark.thorough]),
     pytest.param("lightning", "DDP", read_lightning, marks=[pytest.mark.torch, pytest.mark.thorough]),
 ]

@@ -34,6 +34,7 @@ def digits(strategy: str) -> dict[str, Any]:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.torch
 def test_ddp_killed_then_stopped_then_resumed_has_the_losses_of_an_undisturbed_run(local_job: LocalJob) -> None:
     name = local_job.write(digits("DDP"))

@@ -34,9 +34,9 @@ def digits(strategy: str, *, spares: int) -> dict[str, Any]:
     [
         pytest.param("DDP", 0, marks=[pytest.mark.torch, pytest.mark.thorough]),
         pytest.param("FSDP", 1, marks=[pytest.mark.torch, pytest.mark.thorough]),
-        pytest.param("DDP", 1, marks=[pytest.mark.torch, pytest.mark.thorough]),
+        pytest.param("DDP", 1, marks=pytest.mark.torch),
         pytest.param("JAX", 1, marks=[pytest.mark.jax, pytest.mark.thorough]),
-        pytest.param("MultiWorkerMirrored", 0, marks=pytest.mark.tensorflow),
+        pytest.param("MultiWorkerMirrored", 0, marks=[pytest.mark.tensorflow, pytest.mark.thorough]),
         pytest.param("MultiWorkerMirrored", 1, marks=[pytest.mark.tensorflow, pytest.mark.thorough]),
     ],
 )

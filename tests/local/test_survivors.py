@@ -211,6 +211,7 @@ def test_a_stop_ends_a_survivor_that_waits_and_it_saves_first(own: Path, place: 
     assert (resumed["step"], resumed["source"]) == (done, "Storage")
 
 
+@pytest.mark.thorough
 def test_a_survivor_that_waits_for_a_peer_that_never_comes_saves_and_goes_on_in_a_later_world(own: Path) -> None:
     """The world counts as hung, and the process that keeps it waiting ends."""
     size = 2
