@@ -9,13 +9,11 @@ import pytest
 
 from tests.support.bare_worlds import trainer, world
 
-STRATEGIES = pytest.mark.parametrize(
+
+@pytest.mark.parametrize(
     "strategy",
     [pytest.param("MultiWorkerMirrored", marks=pytest.mark.tensorflow), pytest.param("JAX", marks=pytest.mark.jax)],
 )
-
-
-@STRATEGIES
 def test_each_commit_is_measured_as_the_training_itself_would_and_the_final_one_ends_it(strategy: str, tmp_path: Path) -> None:
     document = trainer(tmp_path / "checkpoints", config={"epochs": 1})
     env = {"MUSTER_TENSORBOARD_DIR": str(tmp_path / "tensorboard")}
@@ -29,8 +27,13 @@ def test_each_commit_is_measured_as_the_training_itself_would_and_the_final_one_
     assert len(list((tmp_path / "tensorboard" / "evaluator").iterdir())) == 1
 
 
-@pytest.mark.tensorflow
-@pytest.mark.parametrize("strategy", ["MultiWorkerMirrored", pytest.param("JAX", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        pytest.param("MultiWorkerMirrored", marks=pytest.mark.tensorflow),
+        pytest.param("JAX", marks=[pytest.mark.jax, pytest.mark.thorough]),
+    ],
+)
 def test_an_evaluator_that_is_asked_to_stop_measures_the_newest_commit_and_leaves_the_training_alone(strategy: str, tmp_path: Path) -> None:
     document = trainer(tmp_path, config={"epochs": 100, "stepDelaySeconds": 0.2}, checkpoint={"everySteps": 5})
     with world(strategy, document, roles=("worker", "evaluator")) as running:
