@@ -9,6 +9,8 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, PlainSerializer
 from pydantic.alias_generators import to_camel
 
+from muster.api.times import format_time
+
 
 class ApiModel(BaseModel):
     """A part of a TrainingJob. Instances are values: make a changed one with `model_copy(update=...)`."""
@@ -34,7 +36,7 @@ def _whole_seconds_utc(value: datetime) -> datetime:
 Time = Annotated[
     datetime,
     AfterValidator(_whole_seconds_utc),
-    PlainSerializer(lambda value: value.strftime("%Y-%m-%dT%H:%M:%SZ"), when_used="json"),
+    PlainSerializer(format_time, when_used="json"),
 ]
 """metav1.Time: RFC 3339, UTC, whole seconds."""
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from muster.admission.yaml_text import write_yaml
 from muster.api.constants import GROUP, PLURAL
+from muster.api.times import parse_time
 from muster.control.cluster import Object
 from muster_contract.text import printable
 
@@ -40,7 +41,7 @@ def _row(job: Object, now: datetime) -> list[str]:
     """The columns of `kubectl get`, and the beginning of the status message."""
     metadata, status = job["metadata"], job.get("status") or {}
     progress = status.get("progress") or {}
-    created = datetime.fromisoformat(metadata["creationTimestamp"]).astimezone(UTC)
+    created = parse_time(metadata["creationTimestamp"])
     message = str(status.get("message") or "")
     values = (
         metadata["namespace"],

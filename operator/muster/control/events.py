@@ -13,6 +13,7 @@ from datetime import datetime
 from muster.api.constants import API_VERSION, CONTROLLER, KIND
 from muster.api.job import TrainingJob
 from muster.api.status import AttemptRecord, ConditionType, Phase, Reason, TrainingJobStatus
+from muster.api.times import format_time
 from muster.control.cluster import Object, Unreadable
 from muster.lifecycle.changes import AttemptChange, attempt_changes, changed_condition, new_notices
 from muster.lifecycle.present.message import failure_sentence
@@ -89,7 +90,7 @@ def event_of_unreadable(unreadable: Unreadable, now: datetime) -> Object:
 
 def _event(subject: Object, event: JobEvent, now: datetime) -> Object:
     identity = f"{subject['uid']} {event.reason} {event.mark}"
-    time = f"{now:%Y-%m-%dT%H:%M:%SZ}"
+    time = format_time(now)
     return {
         "apiVersion": "v1",
         "kind": "Event",

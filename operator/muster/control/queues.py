@@ -10,6 +10,7 @@ from datetime import datetime
 from muster.api.job import TrainingJob
 from muster.api.problems import Problem
 from muster.api.status import ConditionType, Phase, Reason, TrainingJobStatus
+from muster.api.times import format_time
 from muster.control.admission import Admitted
 from muster.control.cluster import Cluster, Object, owner_of
 from muster.control.errors import AlreadyExistsError, ConflictError, NotFoundError, RefusedError
@@ -155,7 +156,7 @@ class Queues:
             if is_outdated(existing, desired):
                 await self._delete(existing)  # the next pass creates it: pod sets with a reservation cannot change
             elif not observed.quota.admitted and is_true(existing, "QuotaReserved") and is_true(existing, "Evicted"):
-                await self._cluster.replace_status(released(existing, self._time()))
+                await self._cluster.replace_status(released(existing, format_time(self._now())))
 
     async def _update(self, job: TrainingJob, existing: Object, status: TrainingJobStatus, observed: Observed) -> None:
         """Reports to Kueue whether all pods of the world run, and gives back the quota of workers that the spec no longer asks for.
@@ -163,7 +164,7 @@ class Queues:
         Workers that are lost keep their quota, because they come back when there are nodes.
         """
         is_ready = status.world is not None and status.world.ready_time is not None
-        updated = with_pods_ready(existing, is_ready, self._time())
+        updated = with_pods_ready(existing, is_ready, format_time(self._now()))
         if job.spec.elastic is not None:
             strategy = strategy_of(job.spec.strategy)
             role = strategy.worker_role
@@ -172,9 +173,6 @@ class Queues:
             updated = with_given_back(updated, pod_set_of(role), max(pods, desired))
         if updated != existing:
             await self._cluster.replace_status(updated)
-
-    def _time(self) -> str:
-        return f"{self._now():%Y-%m-%dT%H:%M:%SZ}"
 
     async def placements(self, job: TrainingJob) -> dict[str, Placement]:
         """What Kueue adds to the pods of each role, by the role's name in lower case. Raises ClusterError."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
 from muster.api.constants import INDEX_LABEL, ROLE_LABEL, TRAINER_CONTAINER
 from muster.api.status import FINAL_PHASES
+from muster.api.times import parse_time
 from muster.explain.snapshot import Object, Snapshot
 from muster_contract.inputs import FETCHER
 
@@ -112,7 +113,7 @@ def is_pending(pod: Object) -> bool:
 def time_of(text: str | None) -> datetime | None:
     """A time of the API server. None if it is absent or not valid."""
     try:
-        return datetime.fromisoformat(text).astimezone(UTC) if text else None
+        return parse_time(text) if text else None
     except ValueError:
         return None
 

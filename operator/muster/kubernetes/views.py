@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from muster.api.constants import (
@@ -24,6 +24,7 @@ from muster.api.constants import (
     TRAINER_CONTAINER,
 )
 from muster.api.spec import ROLE_NAME, RoleName
+from muster.api.times import parse_time
 from muster.control.cluster import Child, Object, owner_of
 from muster.explain.brief import brief
 from muster.explain.evidence import Source
@@ -91,10 +92,10 @@ def _view(pod: Object, *, role: RoleName, index: int, attempt: int) -> ReplicaVi
         index=index,
         attempt=attempt,
         phase=phase,
-        created=_time(metadata["creationTimestamp"]),
-        finished=_time(ended["finishedAt"]) if ended.get("finishedAt") else None,
+        created=parse_time(metadata["creationTimestamp"]),
+        finished=parse_time(ended["finishedAt"]) if ended.get("finishedAt") else None,
         deleting=_deletion_time(metadata),
-        due=_time(metadata["deletionTimestamp"]) if metadata.get("deletionTimestamp") else None,
+        due=parse_time(metadata["deletionTimestamp"]) if metadata.get("deletionTimestamp") else None,
         exit_code=ended.get("exitCode"),
         last_words=words,
         fetch_failed=bool(failed_fetch),
@@ -206,7 +207,7 @@ def _waits_for(status: Mapping[str, Any], state: Mapping[str, Any]) -> tuple[str
 def _placement_time(status: Mapping[str, Any]) -> datetime | None:
     """When the API server bound the pod."""
     time = (_condition(status, "PodScheduled", holds="True") or {}).get("lastTransitionTime")
-    return _time(time) if time else None
+    return parse_time(time) if time else None
 
 
 def _is_unschedulable(status: Mapping[str, Any]) -> bool:
@@ -269,10 +270,6 @@ def _deletion_time(metadata: Mapping[str, Any]) -> datetime | None:
     if not due:
         return None
     try:
-        return _time(due) - timedelta(seconds=metadata.get("deletionGracePeriodSeconds") or 0)
+        return parse_time(due) - timedelta(seconds=metadata.get("deletionGracePeriodSeconds") or 0)
     except OverflowError:  # users may set a grace period of up to 2**63 seconds
-        return _time(metadata["creationTimestamp"])
-
-
-def _time(text: str) -> datetime:
-    return datetime.fromisoformat(text).astimezone(UTC)
+        return parse_time(metadata["creationTimestamp"])

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
+from muster.api.times import format_time, parse_time
+from muster.api.unchecked import mappings
 from muster_contract.text import printable
 
 GROUP, VERSION, PLURAL = "lifecycle.k8s.io", "v1alpha1", "evictions"
@@ -33,7 +35,7 @@ class Eviction:
     pod_name: str
     pod_uid: str
     requesters: str
-    """The names of those who request it, for users."""
+    """The names of its requesters, for users."""
 
 
 def with_responder(pod: dict[str, Any]) -> dict[str, Any]:
@@ -53,10 +55,10 @@ def identity(namespace: str, name: str) -> dict[str, Any]:
 def active_eviction(obj: Mapping[str, Any]) -> Eviction | None:
     """What this Eviction requests of Muster now. None if Muster is not its active responder, or has completed its part."""
     status, pod = obj.get("status") or {}, ((obj.get("spec") or {}).get("target") or {}).get("pod") or {}
-    states = {each.get("name"): each.get("state") for each in _entries(status, "targetResponders")}
+    states = {each.get("name"): each.get("state") for _, each in mappings(status.get("targetResponders"))}
     if states.get(RESPONDER) != "Active" or not pod.get("uid") or _own_status(status).get("completionTime"):
         return None
-    names = [str(each.get("name")) for each in _entries(status, "requesters") if each.get("intent") == "Eviction"]
+    names = [str(each.get("name")) for _, each in mappings(status.get("requesters")) if each.get("intent") == "Eviction"]
     more = f" and {len(names) - _REQUESTERS_NAMED} more" if len(names) > _REQUESTERS_NAMED else ""
     return Eviction(
         namespace=obj["metadata"]["namespace"],
@@ -68,11 +70,11 @@ def active_eviction(obj: Mapping[str, Any]) -> Eviction | None:
 
 
 def with_heartbeat(obj: dict[str, Any], now: datetime, message: str, *, save_seconds: int = 0) -> dict[str, Any]:
-    """The Eviction with a new heartbeat and message; the same object if the last heartbeat is recent. `save_seconds` is the time that a
-    save takes, or 0 if that is unknown; the first heartbeat tells it, because a time in the past is refused."""
+    """The Eviction with a new heartbeat and message; the same object if the last heartbeat is recent. `save_seconds` is the duration
+    of a save, or 0 if that is unknown. Only the first heartbeat has it, because the API server refuses a time in the past."""
     own = _own_status(obj["status"])
     last = own.get("heartbeatTime")
-    if last and now < _time(last) + timedelta(seconds=HEARTBEAT_SECONDS):
+    if last and now < parse_time(last) + timedelta(seconds=HEARTBEAT_SECONDS):
         return obj
     changes = {"heartbeatTime": _stamp(now, own.get("startTime"), last), "message": message[:LONGEST_MESSAGE]}
     if save_seconds and not last:
@@ -88,22 +90,14 @@ def with_completion(obj: dict[str, Any], now: datetime, message: str) -> dict[st
 
 def _own_status(status: Mapping[str, Any]) -> Mapping[str, Any]:
     """Muster's entry in `status.responders`. The controller of Kubernetes makes it."""
-    return next((each for each in _entries(status, "responders") if each.get("name") == RESPONDER), {})
-
-
-def _entries(status: Mapping[str, Any], field: str) -> list[Mapping[str, Any]]:
-    return [each for each in status.get(field) or () if isinstance(each, Mapping)]
+    return next((each for _, each in mappings(status.get("responders")) if each.get("name") == RESPONDER), {})
 
 
 def _with_own_status(obj: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    responders = [{**each, **changes} if each.get("name") == RESPONDER else each for each in _entries(obj["status"], "responders")]
+    responders = [{**each, **changes} if each.get("name") == RESPONDER else each for _, each in mappings(obj["status"].get("responders"))]
     return {**obj, "status": {**obj["status"], "responders": responders}}
 
 
 def _stamp(time: datetime, *earlier: str | None) -> str:
     """The time in whole seconds, and not before the earlier times. Another clock may have set them."""
-    return f"{max([time.astimezone(UTC), *(_time(each) for each in earlier if each)]):%Y-%m-%dT%H:%M:%SZ}"
-
-
-def _time(text: str) -> datetime:
-    return datetime.fromisoformat(text).astimezone(UTC)
+    return format_time(max([time, *(parse_time(each) for each in earlier if each)]))
