@@ -180,7 +180,7 @@ class Reconciler:
 
     def _observed(self, admitted: Admitted, children: Iterable[Child], *, claim: ClaimView | None, live: bool) -> Observed:
         job, uid = admitted.job, admitted.job.metadata.uid
-        replicas = tuple(self._with_report(child.view) for child in children if child.owner == uid)
+        replicas = tuple(self._with_report_and_eviction(child.view) for child in children if child.owner == uid)
         refused = self._refused.get(uid, "")
         return Observed(
             replicas,
@@ -195,9 +195,10 @@ class Reconciler:
             report_delay_seconds=delay_seconds(len(self._dependencies.reports)),
         )
 
-    def _with_report(self, view: ReplicaView) -> ReplicaView:
+    def _with_report_and_eviction(self, view: ReplicaView) -> ReplicaView:
         """The replica with what is not in its pod: its report, and an eviction that waits for it."""
-        view = replace(view, eviction=self._dependencies.evictions.of(view.uid))
+        if (eviction := self._dependencies.evictions.of(view.uid)) is not None:  # rare, and a copy of each replica takes time
+            view = replace(view, eviction=eviction)
         reports = self._dependencies.reports
         received = reports.of(view.uid)
         if received is None:
