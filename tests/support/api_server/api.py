@@ -7,11 +7,13 @@ import json
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
+
+from tests.support.waiting import wait_until
 
 Object = dict[str, Any]
 
@@ -86,6 +88,21 @@ class Api:
     def apply(self, path: str, body: Object) -> Object:
         """Server-side apply, with `force`."""
         return self.request("PATCH", f"{path}?fieldManager=tests&force=true", body, content="application/apply-patch+yaml")
+
+    def replace_status(self, path: str, change: Callable[[Object], Object]) -> None:
+        """Replaces the status of an object by the result of `change`. Tries again if the object was written in between."""
+
+        def written() -> bool:
+            current = self.get(path)
+            try:
+                self.request("PUT", f"{path}/status", {**current, "status": change(current.get("status") or {})})
+            except ApiError as error:
+                if error.status != 409:
+                    raise
+                return False
+            return True
+
+        wait_until(written, f"the status of {path} is replaced")
 
     def items(self, path: str, **query: str) -> list[Object]:
         return list(self.get(f"{path}?{urlencode(query)}")["items"])

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.support.api_server.api import Api, ApiError, Object
+from tests.support.api_server.api import Api, Object
 from tests.support.api_server.kubelet import now
-from tests.support.waiting import wait_until
 
 REQUESTER, IMPERATIVE = "drain.example.com/nodes", "imperative-eviction.k8s.io/evictor"
 RESPONDER = "muster.dev/operator"
@@ -73,14 +72,4 @@ class Evictions:
         return dict(self._api.get(f"{self._folder}/{name}").get("status") or {})
 
     def _write(self, name: str, **changes: Any) -> None:
-        def written() -> bool:
-            current = self._api.get(f"{self._folder}/{name}")
-            try:
-                self._api.request("PUT", f"{self._folder}/{name}/status", {**current, "status": {**current.get("status", {}), **changes}})
-            except ApiError as error:
-                if error.status != 409:
-                    raise
-                return False
-            return True
-
-        wait_until(written, f"the status of Eviction {name} is written")
+        self._api.replace_status(f"{self._folder}/{name}", lambda status: {**status, **changes})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.support.api_server.api import JOBS, Api, ApiError, Object
+from tests.support.api_server.api import JOBS, Api, Object
 from tests.support.api_server.kubelet import PODS
 from tests.support.waiting import DEADLINE, wait_until
 
@@ -46,18 +46,7 @@ class Jobs:
         self.api.patch(f"{self.path(name)}/scale", {"spec": {"replicas": replicas}})
 
     def replace_status(self, name: str, status: Object) -> None:
-        """Writes the whole status. Tries again if the operator has written it in between."""
-
-        def written() -> bool:
-            try:
-                self.api.request("PUT", f"{self.path(name)}/status", {**self.get(name), "status": status})
-            except ApiError as error:
-                if error.status != 409:
-                    raise
-                return False
-            return True
-
-        wait_until(written, f"the status of {name} is replaced")
+        self.api.replace_status(self.path(name), lambda _: status)
 
     def printed(self, name: str) -> dict[str, Any]:
         """The columns of `kubectl get`."""
