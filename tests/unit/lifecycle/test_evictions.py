@@ -10,7 +10,7 @@ from muster.control import replies
 from muster.lifecycle.actions import CreateReplica, DeleteReplica
 from muster.lifecycle.observed import EvictionView, ReplicaView
 from muster.render.addresses import addresses_of
-from tests.unit.lifecycle.lifecycle_cases import Story, at, created, deleted, job, replica, report, running, running_story, words
+from tests.unit.lifecycle.lifecycle_cases import Story, at, created, deleted, job, replica, report, running_story, words
 
 REQUESTED = EvictionView(at(100), "drain.example.com/nodes")
 
@@ -46,11 +46,14 @@ def test_the_budgets_of_failures_are_untouched_and_the_cause_stays() -> None:
     assert story.status.attempts[0].reason is Reason.EVICTION_REQUESTED
 
 
-def test_a_canceled_eviction_changes_nothing() -> None:
+def test_a_restart_that_has_begun_goes_on_after_a_cancellation() -> None:
     story = running_story(2)
-    before = story.status.attempts
-    decision = story.see(*running(2, eviction=None), seconds=101)
-    assert (story.status.attempt, story.status.attempts, decision.actions) == (0, before, ())
+    story.see(alive("worker-0", step=40), alive("worker-1", eviction=REQUESTED), seconds=101)
+    leaving = replace(alive("worker-1"), deleting=at(101), due=at(160))
+    decision = story.see(alive("worker-0", attempt=1, waiting=True), leaving, seconds=102)
+    assert (story.status.attempt, decision.actions) == (1, ())
+    assert story.status.attempts[0].reason is Reason.EVICTION_REQUESTED
+    assert created(story.see(alive("worker-0", attempt=1, waiting=True), seconds=110)) == ["worker-1/1"]
 
 
 def test_a_second_pod_is_evicted_while_the_next_world_starts() -> None:
