@@ -121,7 +121,7 @@ def run_out_of_memory(job: ClusterJob, replica: str) -> None:
         job.ground.cluster.kubectl("exec", *where, "--", "python", "-c", IN_POD + FILL)
     except CommandFailedError as error:
         end = str(error)
-    job.wait_until(f"{replica} has run out of memory, by a command ({end})", lambda status: status["attempt"] > attempt)
+    job.wait_until(f"{replica} has run out of memory; the command that fills it: {end}", lambda status: status["attempt"] > attempt)
 
 
 def delete_too_soon(job: ClusterJob, replica: str) -> None:

@@ -14,7 +14,7 @@ Versions = Mapping[str, set[str]]
 
 
 async def served_versions(gateway: Gateway) -> Versions:
-    """Raises ClusterError. A cluster without any optional API gets only this request."""
+    """The versions of all API groups. A cluster without any optional API gets only this request. Raises ClusterError."""
     listing = await gateway.request("GET", "/apis")
     return {str(group["name"]): {str(each["version"]) for each in group["versions"]} for group in listing["groups"]}
 

@@ -34,7 +34,7 @@ class EvictionView:
     since: datetime
     """When Muster began to work on it."""
     requesters: str = ""
-    """The names of those who request it."""
+    """The names of its requesters."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,7 @@ class ReplicaView:
     disruption: str | None = None
     """The reason of the pod's DisruptionTarget condition (EvictionByEvictionAPI, PreemptionByScheduler, ...)."""
     eviction: EvictionView | None = None
+    """Present if an eviction waits until this replica has saved and ended."""
     reason: str = ""
     """The reason of the pod (Evicted, NodeLost, Shutdown, ...) or, while it is Pending, of its container (ImagePullBackOff, ...)."""
     message: str = ""

@@ -99,7 +99,7 @@ def _broken_world(state: Provisional | Settled, facts: Facts) -> Actions:
     """Stops what runs of a broken world that has no successor yet, and leaves ended pods for their logs.
 
     If cleanPodPolicy keeps all pods, supervisors end their processes instead. If it keeps ended pods, supervisors do so until the failure
-    is settled: the replica that is named as the cause at last may end only now, and its log must stay.
+    is settled, because a replica that still runs may turn out to be the cause, and its log must stay.
     """
     policy = facts.spec.clean_pod_policy
     running = () if policy is CleanPodPolicy.NONE else (view for view in facts.replicas if not view.over)
@@ -110,7 +110,7 @@ def _broken_world(state: Provisional | Settled, facts: Facts) -> Actions:
 
 
 def _ends_by_itself(view: ReplicaView) -> bool:
-    """Whether the replica has a supervisor that ends its processes after the next reply. One that waits has none, and does not end."""
+    """Whether the replica has a supervisor that ends its processes after the next reply. The reply does not end a supervisor that waits."""
     return view.is_active and view.report is not None and not view.report.waiting
 
 
