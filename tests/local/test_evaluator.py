@@ -12,7 +12,10 @@ from tests.support.bare_worlds import trainer, world
 
 @pytest.mark.parametrize(
     "strategy",
-    [pytest.param("MultiWorkerMirrored", marks=pytest.mark.tensorflow), pytest.param("JAX", marks=pytest.mark.jax)],
+    [
+        pytest.param("MultiWorkerMirrored", marks=pytest.mark.tensorflow),
+        pytest.param("JAX", marks=[pytest.mark.jax, pytest.mark.thorough]),
+    ],
 )
 def test_each_commit_is_measured_as_the_training_itself_would_and_the_final_one_ends_it(strategy: str, tmp_path: Path) -> None:
     document = trainer(tmp_path / "checkpoints", config={"epochs": 1})

@@ -32,6 +32,7 @@ def test_a_model_that_was_cut_up_is_exported_whole(strategy: str, size: int, tmp
     assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith(("step-", "pipeline-"))) == ["attempts", "model"]
 
 
+@pytest.mark.thorough
 @pytest.mark.torch
 def test_an_export_is_checked_in_a_fresh_process_and_written_again_by_the_next_run(tmp_path: Path) -> None:
     document = trainer(tmp_path, config=EXPORTING)

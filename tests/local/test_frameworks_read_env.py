@@ -110,6 +110,7 @@ def run_python(program: str, *, stdin: str = "", env: dict[str, str] | None = No
     return next(line for line in ended.stdout.splitlines() if line.startswith("READ ")).removeprefix("READ ")
 
 
+@pytest.mark.thorough
 @pytest.mark.tensorflow
 def test_tensorflow_finds_every_pod_of_a_job_with_all_roles_in_its_tf_config() -> None:
     roles = {"chief": {}, "worker": {"replicas": 2}, "ps": {"replicas": 2}, "evaluator": {}}

@@ -67,8 +67,8 @@ def listening(processes: list[psutil.Process]) -> list[tuple[str, int]]:
     [
         pytest.param(BUNDLED, {"batch": {"globalSize": 64}}, trains, id="the bundled trainer"),
         pytest.param(BUNDLED, RPC, trains, id="remote calls", marks=pytest.mark.thorough),
-        pytest.param({"script": "world.py"}, {}, joined, id="a script"),
-        pytest.param({"command": ["torchrun", "world.py"]}, TORCHRUN, joined, id="a torchrun"),
+        pytest.param({"script": "world.py"}, {}, joined, id="a script", marks=pytest.mark.thorough),
+        pytest.param({"command": ["torchrun", "world.py"]}, TORCHRUN, joined, id="a torchrun", marks=pytest.mark.thorough),
     ],
 )
 def test_every_process_of_a_torch_job_listens_on_loopback_only(

@@ -73,12 +73,10 @@ def test_what_a_task_refuses_is_the_message_of_the_one_who_measures(tmp_path: Pa
     assert [str(path) for path in tmp_path.iterdir() if str(path / "attempts") in str(raised.value)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("example", "strategy"),
-    [
-        pytest.param("digits-ddp", "DDP", marks=pytest.mark.torch),
-        pytest.param("jax", "JAX", marks=[pytest.mark.jax, pytest.mark.thorough]),
-    ],
+    [pytest.param("digits-ddp", "DDP", marks=pytest.mark.torch), pytest.param("jax", "JAX", marks=pytest.mark.jax)],
 )
 def test_a_plan_is_made_of_what_was_measured_and_leaves_nothing_but_its_page(example: str, strategy: str, tmp_path: Path) -> None:
     job_file = EXAMPLES / f"{example}.yaml"

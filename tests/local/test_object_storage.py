@@ -128,6 +128,7 @@ def test_a_store_that_fills_up_ends_the_world_in_words_and_what_it_has_counts(ro
     assert {**first.losses(), **second.losses()} == whole
 
 
+@pytest.mark.thorough
 @pytest.mark.torch
 def test_a_checkpoint_that_is_torn_on_its_way_to_the_store_does_not_exist(root: ObjectPath, server: ObjectStore) -> None:
     whole, document = proofs.uninterrupted("DDP").losses(), trainer(root, config=proofs.SLOW)

@@ -132,12 +132,13 @@ def test_ctrl_c_saves_and_resume_continues_there(local_job: LocalJob, tmp_path: 
     assert final_state(local_job, 60) == undisturbed(tmp_path, document, 60)
 
 
+@pytest.mark.thorough
 @pytest.mark.torch
 @pytest.mark.parametrize(
     "trainer",
     [
         pytest.param({"script": "train.py 0.05"}, id="script"),
-        pytest.param({"command": ["torchrun", "train.py", "0.05"]}, id="torchrun", marks=pytest.mark.thorough),
+        pytest.param({"command": ["torchrun", "train.py", "0.05"]}, id="torchrun"),
     ],
 )
 def test_a_pytorch_program_that_is_killed_ends_with_the_weights_of_an_undisturbed_run(tmp_path: Path, trainer: dict[str, Any]) -> None:

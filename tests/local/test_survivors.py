@@ -31,7 +31,7 @@ def document(size: int, **config: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("size", "victim"), [(2, 1), pytest.param(2, 0, marks=pytest.mark.thorough), pytest.param(4, 3, marks=pytest.mark.thorough), (4, 0)]
+    ("size", "victim"), [(2, 1), *(pytest.param(size, victim, marks=pytest.mark.thorough) for size, victim in ((2, 0), (4, 3), (4, 0)))]
 )
 def test_survivors_go_on_in_the_same_processes(size: int, victim: int, tmp_path: Path) -> None:
     random = seeded_random()
@@ -98,6 +98,7 @@ def losses_of(run: LocalJob) -> dict[int, str]:
     return {event["step"]: event["lossHex"] for event in run.events("step")}
 
 
+@pytest.mark.thorough
 def test_running_averages_and_an_optimizer_with_state_survive_many_kills(own: Path) -> None:
     """Also kills during the rebuild: the new process dies as soon as it is there. Saves and evaluations are under way at times."""
     random = seeded_random()
@@ -178,10 +179,8 @@ def test_a_survivor_that_is_killed_during_the_rebuild_costs_no_step(own: Path, p
     assert {record["stepsLost"] for record in run.attempts if "stepsLost" in record} == {0}
 
 
-@pytest.mark.parametrize(
-    "place",
-    [pytest.param("no next world", marks=pytest.mark.thorough), BEFORE_JOINING, pytest.param(WHILE_BUILDING, marks=pytest.mark.thorough)],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("place", ["no next world", BEFORE_JOINING, WHILE_BUILDING])
 def test_a_stop_ends_a_survivor_that_waits_and_it_saves_first(own: Path, place: str) -> None:
     size = 2
     like = undisturbed(own, size)
