@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from decimal import Decimal
+from decimal import Context, Decimal
 from math import ceil
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, WithJsonSchema
 
-_QUANTITY = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+|[numkMGTPE]|[KMGTPE]i)?")
+_QUANTITY = re.compile(
+    r"(?P<number>[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))(?:(?P<exponent>[eE][-+]?[0-9]+)|(?P<unit>[numkMGTPE]|[KMGTPE]i))?"
+)
 MAX_QUANTITY_LENGTH = 64
 
 
@@ -35,13 +37,25 @@ _UNITS: Mapping[str, Decimal] = {
     **{unit: Decimal(1000) ** power for power, unit in enumerate("kMGTPE", 1)},
     **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", 1)},
 }
+_LARGEST = Decimal(2**63 - 1)
+_WITHOUT_ERRORS = Context(prec=40, traps=[])
 _MIB = 1 << 20
-_PARTS = re.compile(r"(?P<number>.*?)(?P<unit>[KMGTPE]i|[numkMGTPE])?")
+
+
+def amount_of(quantity: object) -> Decimal | None:
+    """The number that a quantity stands for, between -(2**63 - 1) and 2**63 - 1 as in Kubernetes. None if it is not a quantity.
+
+    Source: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
+    """
+    match = _QUANTITY.fullmatch(str(quantity))
+    if match is None:
+        return None
+    number = _WITHOUT_ERRORS.create_decimal(match["number"] + (match["exponent"] or ""))  # 1e9999999 is infinite
+    return max(-_LARGEST, min(_LARGEST, _WITHOUT_ERRORS.multiply(number, _UNITS[match["unit"] or ""])))
 
 
 def with_more_mib(quantity: Quantity, mib: int) -> str:
     """An amount of memory and so many MiB more, rounded up to whole MiB."""
-    match = _PARTS.fullmatch(str(quantity))
-    assert match is not None
-    amount = Decimal(match["number"]) * _UNITS[match["unit"] or ""]
+    amount = amount_of(quantity)
+    assert amount is not None
     return f"{ceil(amount / _MIB) + mib}Mi"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
 from muster.api.constants import CONTROLLER, JOB_NAME_LABEL
+from muster.api.quantity import amount_of
 from muster.api.spec import TrainingJobSpec
 from muster.api.status import FINAL_PHASES
 from muster.explain.evidence import (
@@ -34,14 +34,6 @@ REPORT_SECONDS = 120.0
 FIRST_STEP_SECONDS = 120.0
 STUCK_SECONDS = 30.0
 SHARE = 0.15  # a larger share of a job's time counts as a problem
-_UNITS = {
-    "": 1.0,
-    "n": 1e-9,
-    "u": 1e-6,
-    "m": 1e-3,
-    **{unit: 1000.0**power for power, unit in enumerate(("k", "M", "G", "T", "P", "E"), 1)},
-    **{unit: 1024.0**power for power, unit in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)},
-}
 
 
 def evidence_of_states(snapshot: Snapshot) -> list[Evidence]:
@@ -333,12 +325,8 @@ def _requests(pod: Object) -> dict[str, float]:
 
 
 def _number(quantity: object) -> float:
-    """A Kubernetes quantity as a number, or 0 if it is none. Source: "Quantity" in the Kubernetes API reference."""
-    match = re.fullmatch(r"([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)([a-zA-Z]*)", str(quantity))
-    try:
-        return float(match[1]) * _UNITS[match[2]] if match else 0.0
-    except (ValueError, KeyError):
-        return 0.0
+    """A Kubernetes quantity as a number, or 0 if it is none."""
+    return float(amount_of(quantity) or 0)
 
 
 def _amount(number: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from decimal import Decimal
 from typing import get_args
 
 import pytest
@@ -11,6 +12,7 @@ from pydantic_core import PydanticSerializationError
 
 from muster.api.base import ApiModel
 from muster.api.job import TrainingJob
+from muster.api.quantity import amount_of, with_more_mib
 from muster.api.spec import Resources
 from muster.api.status import TrainingJobStatus, described
 from muster.strategies.registry import is_reserved_env
@@ -85,3 +87,34 @@ def test_an_invalid_quantity_is_refused(quantity):
 )
 def test_reserved_environment_names_are_recognised(name, reserved):
     assert is_reserved_env(name) is reserved
+
+
+@pytest.mark.parametrize(
+    ("quantity", "amount"),
+    [
+        (4, "4"),
+        ("500m", "0.5"),
+        ("-1.5Ki", "-1536"),
+        (".5k", "500"),
+        ("1E", "1e18"),
+        ("1E3", "1000"),
+        ("2e-3", "0.002"),
+        ("1e99999999999999999999", "9223372036854775807"),
+        ("-1e9999", "-9223372036854775807"),
+        ("1e-99999999999999999999", "0"),
+        ("1e3k", None),
+        ("1 Gi", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_a_quantity_stands_for_the_number_of_kubernetes(quantity: object, amount: str | None) -> None:
+    assert amount_of(quantity) == (None if amount is None else Decimal(amount))
+
+
+@pytest.mark.parametrize(
+    ("quantity", "more"),
+    [("1Gi", "1034Mi"), ("1", "11Mi"), (2**20 + 1, "12Mi"), ("1e9999", "8796093022218Mi"), ("1e99999999999", "8796093022218Mi")],
+)
+def test_memory_is_added_to_any_quantity(quantity: str | int, more: str) -> None:
+    assert with_more_mib(quantity, 10) == more
