@@ -25,9 +25,9 @@ from muster_trainer.supervisor.environment import Launch
 from muster_trainer.supervisor.processes import Process
 from muster_trainer.supervisor.replica import Replica
 from muster_trainer.supervisor.survivors import Survivors
-from muster_trainer.training import loop, survivor
+from muster_trainer.training import resume_point, survivor
 from muster_trainer.training.loop import Training
-from muster_trainer.training.resume_point import ResumePoint
+from muster_trainer.training.resume_point import ResumePoint, choose_and_register, of_memory
 from muster_trainer.training.survivor import Survivor, SurvivorSteps
 from tests.unit.trainer.test_checkpoint_store import begin_attempt, fence, save
 
@@ -197,17 +197,10 @@ def test_a_process_that_waits_long_for_other_ranks_saves_once(waits: Waits) -> N
 # the state that counts
 
 
-class Joined:
-    """Rank 0 of attempt 9, whose ranks have the states of these steps."""
-
-    def __init__(self, directory: Path, *, resume: str = "Auto") -> None:
-        self.spec = SimpleNamespace(checkpoint=CheckpointSpec(str(directory), resume=resume))
-        self.saver: Any = SimpleNamespace(store=Store(directory, fence(9), 2))
-        self._identity: dict[str, object] = {}
-
-    def choose(self, *steps: int | None) -> tuple[ResumeSource | None, int, int | None]:
-        point = Training._choose(self, SurvivorSteps(steps), None)  # type: ignore[arg-type]
-        return point.source, point.step, registrations(self.saver.store.directory).get(fence(9))
+def joined(directory: Path, *steps: int | None, resume: str = "Auto", later: int = 0) -> ResumePoint:
+    """The choice of rank 0 of attempt 9, whose ranks have the states of these steps."""
+    store = Store(directory, fence(9, later=later), 2)
+    return choose_and_register(CheckpointSpec(str(directory), resume=resume), store, of_memory(SurvivorSteps(steps), None), {})
 
 
 @pytest.mark.parametrize(
@@ -223,7 +216,9 @@ def test_the_newest_of_commits_and_survivors_counts(commits: list[int], expected
     store = begin_attempt(tmp_path, 0)
     for step in commits:
         save(store, step)
-    assert Joined(tmp_path).choose(12, None, 13) == (*expected, expected[1])
+    point = joined(tmp_path, 12, None, 13)
+    assert (point.source, point.step) == expected
+    assert registrations(tmp_path)[fence(9)] == point.step
 
 
 def test_a_late_commit_of_an_older_world_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,40 +228,29 @@ def test_a_late_commit_of_an_older_world_does_not_count(tmp_path: Path, monkeypa
     with monkeypatch.context() as late:  # it has checked its fence before that
         late.setattr(Store, "_check_fence", lambda store: None)
         save(older, 20)
-    assert Joined(tmp_path).choose(13, None) == (ResumeSource.SURVIVORS, 13, 13)
+    point = joined(tmp_path, 13, None)
+    assert (point.source, point.step, registrations(tmp_path)[fence(9)]) == (ResumeSource.SURVIVORS, 13, 13)
 
 
 def test_survivors_go_on_while_the_storage_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(*_: object) -> None:
         raise StorageUnavailable("no route")
 
-    monkeypatch.setattr(loop, "newest_step", away)
-    point = Training._choose(Joined(tmp_path), SurvivorSteps((13, None)), None)  # type: ignore[arg-type]
+    monkeypatch.setattr(resume_point, "newest_step", away)
+    point = joined(tmp_path, 13, None)
     assert (point.source, point.step, point.storage_error) == (ResumeSource.SURVIVORS, 13, "no route")
 
 
 def test_commits_of_another_job_do_not_count_for_a_job_of_its_own(tmp_path: Path) -> None:
     save(begin_attempt(tmp_path, 0), 15)
-    joined = Joined(tmp_path, resume="Never")
-    joined.saver = SimpleNamespace(store=Store(tmp_path, fence(9, later=60), 2))
-    point = Training._choose(joined, SurvivorSteps((13, None)), None)  # type: ignore[arg-type]
+    point = joined(tmp_path, 13, None, resume="Never", later=60)
     assert (point.source, point.step) == (ResumeSource.SURVIVORS, 13)
 
 
-def test_a_process_reports_no_step_that_it_has_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_reports_no_step_that_it_has_no_longer() -> None:
     """It did step 14 in a world whose other ranks resume at step 13."""
-    monkeypatch.setattr(loop, "agree_on_resume_point", lambda engine, decide: decide())
-    training: Any = SimpleNamespace(
-        engine=SimpleNamespace(survivor_steps=None, rank=1, rescues=False),
-        events=SimpleNamespace(phase=lambda phase: None),
-        memory=None,
-        saver=None,
-        survivor=None,
-        is_new=False,
-        last=Step(step=14),
-        _choose=lambda survivor_steps, snapshot: ResumePoint(step=13),
-    )
-    assert Training._resume(training) == 13
+    training: Any = SimpleNamespace(memory=None, last=Step(step=14))
+    Training._restore(training, ResumePoint(step=13), None)
     assert training.last is None
 
 

@@ -34,19 +34,22 @@ class Store:
     fence: Fence
     keep: int
 
-    def register(self, selection: Selection, *, step: int | None = None) -> None:
-        """Registers this attempt and the step at which it resumes. Call it before any other write.
+    def register(self, selection: Selection) -> None:
+        """Registers this attempt and the commit from which it resumes. Call it before any other write.
 
-        It makes newer commits of older fences void. `step` is the step of a snapshot in memory, if the attempt resumes from one.
+        It makes newer commits of older fences void.
         """
+        self._register(selection.step, selection.commit.path.name if selection.commit else None)
+
+    def register_step(self, step: int) -> None:
+        """Does what `register` does, for an attempt that resumes at `step` from a state in memory."""
+        self._register(step, None)
+
+    def _register(self, step: int, path: str | None) -> None:
         with files.storage(self.directory):
             files.make_directory(self.directory / ATTEMPTS)
             self._check_fence()
-            record = {
-                "fence": str(self.fence),
-                "resumedStep": selection.step if step is None else step,
-                "resumedPath": selection.commit.path.name if selection.commit and step is None else None,
-            }
+            record = {"fence": str(self.fence), "resumedStep": step, "resumedPath": path}
             files.write_file(self.directory / ATTEMPTS / registration_name(self.fence), json.dumps(record).encode() + b"\n")
 
     def begin(self, step: int) -> Location:

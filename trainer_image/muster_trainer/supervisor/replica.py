@@ -435,17 +435,19 @@ class Replica:
     def _handle_reply(self) -> None:
         """Ends the processes when a newer attempt counts or none follows. They may save within the grace period."""
         reply = self._reporter.reply
-        if reply is not None and (reply.end or reply.attempt > self._replica.attempt):
-            if reply.dump and not self._earliest_end:
-                self._dump()
-            now = max(time.monotonic(), self._earliest_end)
-            is_joining = self._state.waits and self._state.phase in BEFORE_STEPS  # survivors, with the state of the previous attempt
-            rescue = 0.0 if reply.dump and not is_joining else self._rescue_seconds
-            if not (reply.end or reply.dump or reply.grace_seconds):
-                now += self._break_world()
-            if rescue and not (reply.grace_seconds or self._ending.termed):
-                self._order_to_leave()
-            self._ending.by(now, now + max(reply.grace_seconds or 0.0, rescue))
+        if reply is None or not (reply.end or reply.attempt > self._replica.attempt):
+            return
+        if reply.dump and not self._earliest_end:
+            self._dump()
+        begin = max(time.monotonic(), self._earliest_end)
+        is_joining = self._state.waits and self._state.phase in BEFORE_STEPS  # survivors, with the state of the previous attempt
+        to_save_together = reply.grace_seconds or 0.0
+        to_save_alone = self._rescue_seconds if is_joining or not reply.dump else 0.0
+        if not (reply.end or reply.dump or to_save_together):
+            begin += self._break_world()
+        if to_save_alone and not (to_save_together or self._ending.termed):
+            self._order_to_leave()
+        self._ending.by(begin, begin + max(to_save_together, to_save_alone))
 
     @property
     def _rescue_seconds(self) -> float:

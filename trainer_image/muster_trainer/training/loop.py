@@ -28,8 +28,7 @@ from muster_contract.events import (
 )
 from muster_contract.notices import NoticeReason
 from muster_contract.trainer_spec import CheckpointSpec, TrainerSpec
-from muster_trainer.checkpoint import Fence, Manifest, Selection, Store, newest_step, read_back, select
-from muster_trainer.checkpoint.manifest import check_identity
+from muster_trainer.checkpoint import Fence, Manifest, Store, read_back
 from muster_trainer.checkpoint.objects import location_of
 from muster_trainer.data import Order, batches_in_order
 from muster_trainer.data.stall import Stall
@@ -43,7 +42,7 @@ from muster_trainer.training.agreement import agree, leave, of_all
 from muster_trainer.training.engine import Engine, StepOutcome, Survival, rate_share
 from muster_trainer.training.interval import SaveInterval
 from muster_trainer.training.pace import Pace
-from muster_trainer.training.resume_point import ResumePoint, agree_on_resume_point, of_selection
+from muster_trainer.training.resume_point import ResumePoint, agree_on_resume_point, choose_and_register, of_memory
 from muster_trainer.training.saving import Saver
 from muster_trainer.training.summaries import Summaries
 from muster_trainer.training.survivor import Survivor, SurvivorSteps
@@ -176,92 +175,77 @@ class Training:
     # resume
 
     def _resume(self) -> int:
-        """Agrees on the checkpoint or the snapshot with all ranks, restores it, and returns the steps done."""
+        """Agrees on the state from which all ranks continue, restores it, and returns the steps done."""
         self.events.phase(Activity.RESTORING)
         snapshot = self.memory.newest() if self.memory else None
-        survivor_steps = self.engine.survivor_steps
-        point = agree_on_resume_point(self.engine, lambda: self._choose(survivor_steps, snapshot))
-        is_from_memory = point.source is ResumeSource.MEMORY
-        is_from_survivors = point.source is ResumeSource.SURVIVORS
+        survivors = self.engine.survivor_steps
+        point = agree_on_resume_point(self.engine, lambda: self._choose(of_memory(survivors, snapshot)))
         # At a stop, and after a snapshot, the evaluation that is due after the step may be missing.
-        self.unmeasured = is_from_memory or is_from_survivors or (point.reason is not None and point.reason.is_urgent)
+        in_memory = point.source in (ResumeSource.MEMORY, ResumeSource.SURVIVORS)
+        self.unmeasured = in_memory or (point.reason is not None and point.reason.is_urgent)
         self.unregistered = point.storage_error is not None
         if self.engine.rank == 0:
-            self._report_memory_problems(point, snapshot)
-            for message in point.warnings:
-                self.events.notice(NoticeReason.CHECKPOINT_DAMAGED, message)
-                self.events.complain(message)
-        if point.location is not None:
-            assert self.saver is not None
-            self.saver.step, self.saver.path = point.step, point.location
-            self.done = None  # the state of this process is overwritten
-            with read_back(point.location) as folder:
-                self.engine.load(folder)
-        if is_from_survivors and self.engine.survival:
-            if self.done != point.step:
-                self.done = None  # `adopt` overwrites the state of this process
-            self.engine.survival.adopt()
-        if self.memory:
-            if is_from_memory and snapshot:
-                self.memory.restore(snapshot)
-                self.last = _step_of(snapshot)
-            self.memory.start(point.step)
-        if self.last is not None and self.last.step != point.step:
-            self.last = None  # the state of this process is that of another step
+            self._report_what_is_skipped(point, snapshot)
+        self._restore(point, snapshot)
         if self.engine.rank == 0:
-            self.events.emit(replace(point.event(), survivors=survivor_steps.survivors if survivor_steps else 0))
-            start = f"resumed from {point.path}" if point.path else "starting at step 0"
-            if is_from_survivors and survivor_steps:
-                start = f"{survivor_steps.survivors} of {len(survivor_steps.steps)} processes go on at step {point.step}"
-            if is_from_memory and snapshot:
-                start = f"resumed at step {point.step} from the memory of the replicas"
-                if self.last is not None:
-                    self.events.emit(self.last)  # the attempt of the step may have ended before it was reported
-            self.events.say(f"{self.task.title}: {start}, {self.total} steps, {self.engine.devices} device(s)")
+            self._report_resume(point, survivors)
         if self.is_new:
             self._report_whole_state()
         return point.step
+
+    def _choose(self, memory: ResumePoint | None) -> ResumePoint:
+        if self.saver is None or self.spec.checkpoint is None:
+            return memory or ResumePoint()
+        return choose_and_register(self.spec.checkpoint, self.saver.store, memory, self._identity)
+
+    def _restore(self, point: ResumePoint, snapshot: CompleteSnapshot | None) -> None:
+        """Gives this process the state of `point`. While a state is overwritten, `done` is None, so that nothing saves a mixture."""
+        if point.location is not None:
+            assert self.saver is not None
+            self.saver.step, self.saver.path = point.step, point.location
+            self.done = None
+            with read_back(point.location) as folder:
+                self.engine.load(folder)
+        elif point.source is ResumeSource.SURVIVORS and self.engine.survival:
+            if self.done != point.step:
+                self.done = None
+            self.engine.survival.adopt()
+        elif point.source is ResumeSource.MEMORY and self.memory and snapshot:
+            self.memory.restore(snapshot)
+            self.last = _step_of(snapshot)
+        if self.memory:
+            self.memory.start(point.step)
+        if self.last is not None and self.last.step != point.step:
+            self.last = None  # this process did that step in the previous world only
+
+    def _report_resume(self, point: ResumePoint, survivors: SurvivorSteps | None) -> None:
+        count = survivors.survivors if survivors else 0
+        self.events.emit(replace(point.event(), survivors=count))
+        start = f"resumed from {point.path}" if point.path else "starting at step 0"
+        if point.source is ResumeSource.SURVIVORS and survivors:
+            start = f"{count} of {len(survivors.steps)} processes go on at step {point.step}"
+        if point.source is ResumeSource.MEMORY:
+            start = f"resumed at step {point.step} from the memory of the replicas"
+            if self.last is not None:
+                self.events.emit(self.last)  # the attempt of the step may have ended before it was reported
+        self.events.say(f"{self.task.title}: {start}, {self.total} steps, {self.engine.devices} device(s)")
 
     def _report_whole_state(self) -> None:
         if self.engine.rescues:
             self.events.emit(WholeState(waits=self.engine.survival is not None and self.survivor.may_wait))
 
-    def _choose(self, survivor_steps: SurvivorSteps | None, snapshot: CompleteSnapshot | None) -> ResumePoint:
-        """The newest checkpoint, or the state in memory if that is newer or the storage is not available. The state in memory is that of
-        the survivors, or else the snapshot."""
-        from_memory = ResumePoint(step=snapshot.step, source=ResumeSource.MEMORY) if snapshot else None
-        if survivor_steps is not None and survivor_steps.newest is not None:
-            from_memory = ResumePoint(step=survivor_steps.newest, source=ResumeSource.SURVIVORS)
-        if self.saver is None or self.spec.checkpoint is None:
-            return from_memory or ResumePoint()
-        try:
-            if survivor_steps and from_memory:
-                committed = newest_step(self.spec.checkpoint, self.saver.store.fence) or 0
-                if committed <= from_memory.step:
-                    self.saver.store.register(Selection(None, None, None, ()), step=from_memory.step)
-                    return replace(from_memory, committed_step=committed or None)
-            selection = select(self.spec.checkpoint, self.saver.store.fence)
-            if selection.manifest and selection.commit:
-                check_identity(selection.manifest, self._identity, selection.commit.path)
-            if from_memory and from_memory.step > selection.step:
-                self.saver.store.register(selection, step=from_memory.step)
-                return replace(from_memory, committed_step=selection.newest)
-            self.saver.store.register(selection)
-        except StorageUnavailable as error:
-            if from_memory is None:
-                raise
-            return replace(from_memory, storage_error=str(error))
-        return of_selection(selection)
-
     def _register(self) -> None:
         """Registers this attempt, if the storage was unavailable when it began. If it still is, all ranks raise StorageUnavailable."""
         if self.unregistered and self.saver is not None:
-            saver, nothing = self.saver, Selection(None, None, None, ())
-            agree(self.engine, lambda: saver.store.register(nothing, step=self.first))
+            store = self.saver.store
+            agree(self.engine, lambda: store.register_step(self.first))
             self.unregistered = False
 
-    def _report_memory_problems(self, point: ResumePoint, snapshot: CompleteSnapshot | None) -> None:
-        """Sends notices about a storage or a snapshot that could not be used."""
+    def _report_what_is_skipped(self, point: ResumePoint, snapshot: CompleteSnapshot | None) -> None:
+        """Sends notices about a storage, a snapshot or a checkpoint that could not be used."""
+        for message in point.warnings:
+            self.events.notice(NoticeReason.CHECKPOINT_DAMAGED, message)
+            self.events.complain(message)
         if point.storage_error:
             self._not_stored(point.storage_error)
         parts = self.memory.newest_part if self.memory else 0

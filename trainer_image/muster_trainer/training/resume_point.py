@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
 
+from muster_contract.errors import StorageUnavailable
 from muster_contract.events import MAX_SKIPPED, CommitReason, Resumed, ResumeSource, Skipped
+from muster_contract.trainer_spec import CheckpointSpec
 from muster_contract.wire import decode, document, encode, wire_field
-from muster_trainer.checkpoint import Selection
+from muster_trainer.checkpoint import Selection, Store, newest_step, select
+from muster_trainer.checkpoint.manifest import check_identity
 from muster_trainer.checkpoint.objects import Location, location_of
+from muster_trainer.snapshots.choice import CompleteSnapshot
 from muster_trainer.training.agreement import Ranks, agree
+from muster_trainer.training.survivor import SurvivorSteps
 
 
 @document
@@ -26,7 +33,7 @@ class ResumePoint:
     """The reason for which the checkpoint was saved."""
     source: ResumeSource | None = wire_field(default=None)
     storage_error: str | None = wire_field(default=None)
-    """The error of the storage, if training resumes from a snapshot in memory without the storage."""
+    """The error of the storage, if training resumes from a state in memory without the storage."""
 
     @property
     def location(self) -> Location | None:
@@ -56,3 +63,38 @@ def of_selection(selection: Selection) -> ResumePoint:
         skipped=tuple(Skipped(path=str(path), reason=reason) for path, reason in selection.skipped[:MAX_SKIPPED]),
         reason=selection.manifest.reason if selection.manifest else None,
     )
+
+
+def of_memory(survivors: SurvivorSteps | None, snapshot: CompleteSnapshot | None) -> ResumePoint | None:
+    """The resume point of the state in memory: that of the survivors, or else the snapshot."""
+    if survivors is not None and survivors.newest is not None:
+        return ResumePoint(step=survivors.newest, source=ResumeSource.SURVIVORS)
+    return None if snapshot is None else ResumePoint(step=snapshot.step, source=ResumeSource.MEMORY)
+
+
+def choose_and_register(spec: CheckpointSpec, store: Store, memory: ResumePoint | None, identity: Mapping[str, Any]) -> ResumePoint:
+    """Chooses the newest checkpoint, or the state in memory if that is newer or the storage is not available. Registers the choice.
+
+    Raises BadConfiguration for a checkpoint of another `identity`, and StorageUnavailable if there is no state in memory either.
+    """
+    try:
+        if memory and memory.source is ResumeSource.SURVIVORS:
+            committed = newest_step(spec, store.fence)  # verifies no files, which takes time
+            if committed is None or committed <= memory.step:
+                return _register_memory(store, memory, committed)
+        selection = select(spec, store.fence)
+        if selection.manifest and selection.commit:
+            check_identity(selection.manifest, identity, selection.commit.path)
+        if memory and memory.step > selection.step:
+            return _register_memory(store, memory, selection.newest)
+        store.register(selection)
+        return of_selection(selection)
+    except StorageUnavailable as error:
+        if memory is None:
+            raise
+        return replace(memory, storage_error=str(error))
+
+
+def _register_memory(store: Store, memory: ResumePoint, committed_step: int | None) -> ResumePoint:
+    store.register_step(memory.step)
+    return replace(memory, committed_step=committed_step)
