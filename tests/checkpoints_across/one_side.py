@@ -109,7 +109,7 @@ def write(directory: Path, rank: int, world: int) -> None:
     if rank == 0:
         assert store.begin(7) == path
     dist.barrier()
-    part = state.snapshot(path, model, optimizer, room=0)
+    part = state.part_to_save(path, model, optimizer, room=0)
     names, told = part.write()
     parts: list[Any] = [None] * world
     dist.all_gather_object(parts, (store.flush(path, names, path), json.dumps(told)))

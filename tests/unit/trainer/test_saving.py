@@ -54,7 +54,7 @@ class Rank:
     def broadcast(self, text: str) -> str:
         return self.gather(text)[0]
 
-    def snapshot(self, directory: Path, *, room: int) -> Part:
+    def part_to_save(self, directory: Path, *, room: int) -> Part:
         held, copied = self.state, room >= self.bytes
 
         def write() -> tuple[list[str], int]:
@@ -71,7 +71,7 @@ class Rank:
         return Part(copied, write, finish)
 
     def rescue(self, directory: Path) -> Part | None:
-        return self.snapshot(directory, room=0) if self.whole else None
+        return self.part_to_save(directory, room=0) if self.whole else None
 
     def emit(self, event: Event) -> None:
         self.sent.append(encode_event(event))

@@ -29,7 +29,7 @@ def saved(directory: Path, tree: Any, *, world: int = 1, entries: Any = None) ->
     """A checkpoint of `tree` that `world` ranks wrote."""
     directory.mkdir(exist_ok=True)
     table = state.table_of(tree, "model.")
-    parts = [state.snapshot(directory, table, rank=rank, world=world, room=1 << 30, copied=False) for rank in range(world)]
+    parts = [state.part_to_save(directory, table, rank=rank, world=world, room=1 << 30, copied=False) for rank in range(world)]
     written = [part.write() for part in parts]
     held = [details for _, details in written] if entries is None else entries
     names = [name for names, _ in written for name in names] + parts[0].finish(held)
@@ -96,5 +96,5 @@ def test_an_index_that_names_another_file_is_refused(tmp_path: Path) -> None:
 
 def test_a_copy_is_made_only_if_there_is_room(tmp_path: Path) -> None:
     table = state.table_of(TREE, "model.")
-    assert state.snapshot(tmp_path, table, rank=0, world=1, room=1 << 30, copied=True).copied
-    assert not state.snapshot(tmp_path, table, rank=0, world=1, room=0, copied=True).copied
+    assert state.part_to_save(tmp_path, table, rank=0, world=1, room=1 << 30, copied=True).copied
+    assert not state.part_to_save(tmp_path, table, rank=0, world=1, room=0, copied=True).copied

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("world_of_one"), pytest
 
 def save(directory: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, given: state.Groups = ()) -> None:
     directory.mkdir(exist_ok=True)
-    write(directory, state.snapshot(directory, model, optimizer, initial_numbers=given, room=0))
+    write(directory, state.part_to_save(directory, model, optimizer, initial_numbers=given, room=0))
 
 
 def write(directory: Path, part: Part) -> None:
@@ -170,9 +170,9 @@ def test_an_optimizer_state_of_another_type_is_refused_by_name(tmp_path: Path, v
         save(tmp_path, model, optimizer)
 
 
-def test_a_copy_has_the_state_at_the_time_of_the_snapshot(tmp_path: Path) -> None:
+def test_a_copy_has_the_state_at_the_time_of_the_save(tmp_path: Path) -> None:
     model, optimizer = trained("adam")
-    part = state.snapshot(tmp_path, model, optimizer, room=1 << 30)
+    part = state.part_to_save(tmp_path, model, optimizer, room=1 << 30)
     expected = [step(model, optimizer) for _ in range(3)]
     write(tmp_path, part)
     state.load(tmp_path, model, optimizer, shapes(model))
@@ -187,7 +187,7 @@ def test_a_model_of_another_shape_is_refused_with_the_remedies(tmp_path: Path) -
 
 
 def test_a_full_disk_is_reported_with_its_own_error(tmp_path: Path) -> None:
-    part = state.snapshot(tmp_path, torch.nn.Linear(256, 256), None, room=1 << 30)
+    part = state.part_to_save(tmp_path, torch.nn.Linear(256, 256), None, room=1 << 30)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))  # Python ignores the signal: writes fail
     try:

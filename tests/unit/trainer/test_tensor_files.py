@@ -58,7 +58,7 @@ def test_a_type_that_cannot_be_stored_is_refused_by_name(tmp_path: Path) -> None
     model = torch.nn.Linear(2, 2)
     model.register_buffer("sparse", torch.eye(3).to_sparse())
     with pytest.raises(BadConfiguration, match=r"model\.sparse: .*torch\.sparse_coo"):
-        state.snapshot(tmp_path, model, None, room=0)
+        state.part_to_save(tmp_path, model, None, room=0)
 
 
 def block(tensor: torch.Tensor) -> Block:
@@ -120,7 +120,7 @@ def test_reading_a_slice_of_a_large_tensor_takes_bounded_memory(tmp_path: Path) 
 def saved(directory: Path) -> tuple[torch.nn.Module, Path]:
     directory.mkdir(exist_ok=True)
     model = torch.nn.Linear(4, 3)
-    part = state.snapshot(directory, model, None, room=0)
+    part = state.part_to_save(directory, model, None, room=0)
     names, details = part.write()
     commit(directory, [*names, *part.finish([details])])
     return model, directory
@@ -227,7 +227,7 @@ def test_a_number_cannot_replace_the_parameters_of_an_optimizer(tmp_path: Path) 
     directory, model = tmp_path / "saved", torch.nn.Linear(4, 3)
     directory.mkdir()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    part = state.snapshot(directory, model, optimizer, initial_numbers=[{**state.numbers_of(optimizer)[0], "momentum": 0.5}], room=0)
+    part = state.part_to_save(directory, model, optimizer, initial_numbers=[{**state.numbers_of(optimizer)[0], "momentum": 0.5}], room=0)
     names, details = part.write()
     commit(directory, [*names, *part.finish([json.loads(json.dumps(details).replace("group.0.momentum", "group.0.params"))])])
     with pytest.raises(BadConfiguration, match="params"):

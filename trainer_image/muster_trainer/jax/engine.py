@@ -91,13 +91,13 @@ class DataParallel(ModelOnDevices, Engine):
             measures_passes=True,
         )
 
-    def snapshot(self, directory: Path, *, room: int) -> Part:
+    def part_to_save(self, directory: Path, *, room: int) -> Part:
         copied = not keeps_state(self._world)
-        return state.snapshot(directory, self._table(), rank=self.rank, world=self.world, room=room, copied=copied)
+        return state.part_to_save(directory, self._table(), rank=self.rank, world=self.world, room=room, copied=copied)
 
     def rescue(self, directory: Path) -> Part | None:
         """The state is always that of a complete step, because it is replaced after the update."""
-        return state.snapshot(directory, self._table(), rank=0, world=1, room=0, copied=False) if self.rescues else None
+        return state.part_to_save(directory, self._table(), rank=0, world=1, room=0, copied=False) if self.rescues else None
 
     def load(self, directory: Path) -> None:
         parameters = state.load(directory, self._state.parameters, "model.")

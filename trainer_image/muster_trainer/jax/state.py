@@ -56,7 +56,7 @@ def boxes_of(table: Mapping[str, Any]) -> list[Box]:
     return [Box.whole(name, str(one.dtype), one.shape) for name, one in table.items()]
 
 
-def snapshot(directory: Path, table: Mapping[str, jax.Array], *, rank: int, world: int, room: int, copied: bool) -> Part:
+def part_to_save(directory: Path, table: Mapping[str, jax.Array], *, rank: int, world: int, room: int, copied: bool) -> Part:
     """This rank's part of the table. If its arrays take at most `room` bytes, the part has them in memory, and the next steps may begin.
 
     Arrays of JAX never change, so they need no copy. With `copied` they are copied to the host, because the next step reuses their memory.

@@ -244,24 +244,26 @@ class TorchEngine:
 
     # checkpoints
 
-    def snapshot(self, directory: Path, *, room: int) -> Part:
+    def part_to_save(self, directory: Path, *, room: int) -> Part:
         self.parallel.finish_updates()
         with detect_peer_loss():
             self.parallel.sync_buffers()
-            return self._snapshot(directory, room=room)
+            return self._part(directory, room=room)
 
     def rescue(self, directory: Path) -> Part | None:
         if not self.rescues:
             return None
         self._buffers.restore()
-        return self._snapshot(directory, room=0, alone=True)
+        return self._part(directory, room=0, alone=True)
 
     def store_in_memory(self, step: int, event: str | None) -> bool:
         return self.rescues and self._snapshots is not None and self._snapshots.rescue(step, event, self._buffers.restore)
 
-    def _snapshot(self, directory: Path, *, room: int, alone: bool = False) -> Part:
+    def _part(self, directory: Path, *, room: int, alone: bool = False) -> Part:
         parallel = self.parallel
-        return state.snapshot(directory, parallel.module, parallel.optimizer, initial_numbers=self.initial_numbers, room=room, alone=alone)
+        return state.part_to_save(
+            directory, parallel.module, parallel.optimizer, initial_numbers=self.initial_numbers, room=room, alone=alone
+        )
 
     def load(self, directory: Path) -> None:
         gather(self, lambda: state.load(directory, self.parallel.module, self.parallel.optimizer, self.shapes))

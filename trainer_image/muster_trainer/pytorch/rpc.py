@@ -102,11 +102,11 @@ class RpcEngine(TorchEngine, Engine):
             self.parallel.replica.eval()
         return super().evaluate(batches)
 
-    def snapshot(self, directory: Path, *, room: int) -> Part:
+    def part_to_save(self, directory: Path, *, room: int) -> Part:
         with detect_peer_loss():
             optimizer, numbers = self.parallel.server.optimizer, self.initial_numbers
             self._has_saved = True
-            return state.snapshot(directory, self.parallel.module, optimizer, initial_numbers=numbers, room=room)
+            return state.part_to_save(directory, self.parallel.module, optimizer, initial_numbers=numbers, room=room)
 
     def load(self, directory: Path) -> None:
         gather(self, lambda: state.load(directory, self.parallel.module, self.parallel.server.optimizer, self.shapes))

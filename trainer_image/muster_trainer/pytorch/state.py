@@ -32,7 +32,7 @@ Value = TypeVar("Value")
 Groups = Sequence[Mapping[str, float]]
 
 
-def snapshot(
+def part_to_save(
     directory: Path,
     model: nn.Module,
     optimizer: torch.optim.Optimizer | None,

@@ -77,8 +77,8 @@ class KerasEngine:
                 sums[name] = sums.get(name, 0.0) + float(value.numpy())
         return {name: value / sum(map(len, steps)) for name, value in sums.items()}
 
-    def snapshot(self, directory: Path, *, room: int) -> Part:
-        return self.state.snapshot(directory, room=room)
+    def part_to_save(self, directory: Path, *, room: int) -> Part:
+        return self.state.part_to_save(directory, room=room)
 
     def load(self, directory: Path) -> None:
         self.state.load(directory)

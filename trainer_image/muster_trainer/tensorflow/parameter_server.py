@@ -148,8 +148,8 @@ class ParameterServer(KerasEngine, Engine):
     def evaluate(self, batches: Iterable[np.ndarray]) -> Mapping[str, float]:
         return self._settled("evaluating", partial(super().evaluate, batches))
 
-    def snapshot(self, directory: Path, *, room: int) -> Part:
-        return self._settled("saving", partial(super().snapshot, directory, room=room))
+    def part_to_save(self, directory: Path, *, room: int) -> Part:
+        return self._settled("saving", partial(super().part_to_save, directory, room=room))
 
     def load(self, directory: Path) -> None:
         self._settled("restoring", partial(super().load, directory))

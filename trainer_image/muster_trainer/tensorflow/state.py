@@ -88,7 +88,7 @@ class State:
             self._write(table, Path(folder))
             self.load(Path(folder))
 
-    def snapshot(self, directory: Path, *, room: int) -> Part:
+    def part_to_save(self, directory: Path, *, room: int) -> Part:
         """This worker's part of a checkpoint. Every worker reads, because reading mirrored variables is a collective. Only the chief
         writes."""
         self.settle()

@@ -146,7 +146,7 @@ class Engine(EvaluationEngine, Ranks, Protocol):
         """Trains on the samples `indices`, which are those of the whole world: int64, shape (n,). `stop`, `save` and `busy` are this rank's
         votes."""
 
-    def snapshot(self, directory: Path, *, room: int) -> Part:
+    def part_to_save(self, directory: Path, *, room: int) -> Part:
         """This rank's part of model and optimizer, for a checkpoint in `directory`. It is copied if it takes at most `room` bytes."""
 
     def rescue(self, directory: Path) -> Part | None:

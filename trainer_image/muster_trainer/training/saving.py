@@ -133,7 +133,7 @@ class Saver:
         self._since = self.began = time.monotonic()
         directory = location_of(agree(self.engine, lambda: str(self.store.begin(manifest.step))))
         staging = files.staging_folder(directory)
-        part = self.engine.snapshot(staging, room=room)
+        part = self.engine.part_to_save(staging, room=room)
         work = self._thread.submit(self._write, part, staging, directory)
         self._flight = _Flight(manifest, directory, staging, part, self.began, work)
         return self._flight
