@@ -50,6 +50,7 @@ class Watch:
         self._delays = delays
         self._version = ANYTHING
         self._failures = 0
+        self._error = ""  # since the last change; the same error again is no news
 
     async def run(self) -> None:
         """Watches until it is cancelled. Continues from the last change whenever the stream ends or breaks. No error ends it, not even the
@@ -64,7 +65,8 @@ class Watch:
             except ClusterError as error:
                 self._failures += 1
                 least = error.retry_seconds
-                log.warning("%s: the watch broke: %s", self._path, error)
+                log.log(logging.DEBUG if str(error) == self._error else logging.WARNING, "%s: the watch broke: %s", self._path, error)
+                self._error = str(error)
             except Exception:
                 self._failures += 1
                 log.exception("%s: the watch broke", self._path)
@@ -80,7 +82,7 @@ class Watch:
                 self._on_gap()  # a list shows which object it is
                 continue
             self._version = obj["metadata"]["resourceVersion"]
-            self._failures = 0
+            self._failures, self._error = 0, ""
             if kind != "BOOKMARK":
                 self._deliver(kind, obj)
 

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
+import pytest
 from aiohttp import web
 from kubernetes.aio import client
 
@@ -141,3 +142,10 @@ def test_a_watch_that_gets_status_429_waits_for_retry_after() -> None:
     changes, _ = watched(WatchServer(429, [event("ADDED", 5, "a")]), lambda changes, _: bool(changes))
     assert changes == [("ADDED", "a")]
     assert time.monotonic() - began >= 1.0
+
+
+def test_an_error_that_repeats_is_a_warning_once(caplog: pytest.LogCaptureFixture) -> None:
+    server = WatchServer(404, 404, 404, 500, [event("ADDED", 5, "a"), "<html>"], 404, [event("ADDED", 6, "b")])
+    watched(server, lambda changes, _: ("ADDED", "b") in changes)
+    warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warned == [f"{PATH}: the watch broke: {error}" for error in ("no", "500: no", "no")]
