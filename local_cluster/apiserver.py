@@ -54,6 +54,7 @@ def api_server(
         etcd_url, peer_url = f"http://127.0.0.1:{etcd_client}", f"http://127.0.0.1:{etcd_peer}"
         etcd = [
             *[str(programs.path("etcd")), "--name=only", f"--data-dir={folder / 'etcd'}", "--unsafe-no-fsync", "--log-level=warn"],
+            "--quota-backend-bytes=8589934592",  # by default 2 GiB, which the history of 100,000 pods can fill
             *[f"--listen-client-urls={etcd_url}", f"--advertise-client-urls={etcd_url}", f"--listen-peer-urls={peer_url}"],
             *[f"--initial-advertise-peer-urls={peer_url}", f"--initial-cluster=only={peer_url}"],
         ]
