@@ -15,6 +15,8 @@ from muster.explain.snapshot import Object, Snapshot
 from muster_contract.inputs import FETCHER
 
 _ENDS_OF_PROCESSES = ("ProcessKilled", "UserError")
+_MOST_REASONS = 16
+"""Warnings of this many reasons are read about one pod, because everyone who may create Events can make up reasons."""
 _EVERYDAY = ("ContainerCreating", "PodInitializing", "Completed")
 
 
@@ -157,7 +159,7 @@ def _of_events(events: Iterable[Object], pod: Object) -> Iterator[Evidence]:
     shown = {"FailedScheduling"} if _is_scheduling_over(pod) else set()
     for event in sorted(about, key=_event_time, reverse=True):
         reason = str(event.get("reason") or "")
-        if event.get("type") == "Warning" and reason not in shown:
+        if event.get("type") == "Warning" and reason not in shown and len(shown) < _MOST_REASONS:
             shown.add(reason)
             source = Source.SCHEDULING if reason == "FailedScheduling" else Source.STARTING
             yield Evidence(source, reason, str(event.get("message") or ""), label_of(pod))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from muster.explain.evidence import evidence_in
 from muster.explain.explain import as_lines, explain
 from muster.explain.snapshot import Snapshot
 from tests.support.texts import absent
@@ -284,3 +285,8 @@ def test_each_finding_is_a_sentence_with_its_replicas_and_a_remedy() -> None:
 def test_messages_of_the_cluster_cannot_write_control_characters() -> None:
     lines = as_lines(explain(of(STARTING, pod(node="n", status=waiting("ErrImagePull", "\x1b[31mown:1: not found")))))
     assert not [line for line in lines if "\x1b" in line]
+
+
+def test_made_up_reasons_of_events_do_not_add_up() -> None:
+    events = tuple(event(f"Reason{number}", "x", seconds=number) for number in range(1000))
+    assert len(evidence_in(of(None, pod(), events=events))) < 20
