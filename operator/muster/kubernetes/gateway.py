@@ -121,11 +121,11 @@ class Gateway:
         return _children(pods)
 
     async def read_child(self, namespace: str, name: str) -> Child:
-        return _child(await self.request("GET", f"/api/v1/namespaces/{namespace}/pods/{name}"))
+        return _child(await self.request("GET", f"/api/v1/namespaces/{namespace}/pods/{quote(name, safe='')}"))
 
     async def read_claim(self, namespace: str, name: str) -> ClaimView:
         try:
-            return claim_of(await self.request("GET", f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}"))
+            return claim_of(await self.request("GET", f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{quote(name, safe='')}"))
         except NotFoundError:
             return ClaimView()
 
@@ -139,7 +139,8 @@ class Gateway:
         await self._write("DELETE", f"/api/v1/namespaces/{namespace}/pods/{name}", options)
 
     async def read(self, manifest: Object) -> Object:
-        return await self.request("GET", f"{_folder(manifest)}/{manifest['metadata']['name']}")
+        name = quote(manifest["metadata"]["name"], safe="")  # users write some of these names, and a slash would lead elsewhere
+        return await self.request("GET", f"{_folder(manifest)}/{name}")
 
     async def read_pending_workloads(self, namespace: str, queue: str) -> list[Object]:
         """The first 1,000 Workloads that wait in this LocalQueue of Kueue, each with its positions, in their order."""

@@ -20,6 +20,7 @@ from muster.control.errors import ClusterError, NotFoundError, UnavailableError
 from muster.kubernetes import gateway as gateway_module
 from muster.kubernetes.answers import DEPTH, LONGEST_RETRY_SECONDS, UnreadableAnswerError, parsed, refusal, shallow
 from muster.kubernetes.gateway import Gateway
+from muster.render.kueue import priority_class
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.text(st.sampled_from('ab"\\[]{},:é\n'), max_size=8),
@@ -151,3 +152,20 @@ def test_pages_shrink_for_large_objects_and_grow_again(monkeypatch: pytest.Monke
     assert server.limits[0] > 1
     assert max(server.limits[1:10]) <= 3
     assert max(server.limits) == gateway_module.PAGE, "small objects come by large pages again"
+
+
+def test_the_name_of_an_object_does_not_lead_to_another_path() -> None:
+    """A tenant writes the name of the PriorityClass."""
+    paths = []
+
+    class Recorder(ListServer):
+        async def answer(self, request: web.Request) -> web.Response:
+            paths.append(request.raw_path)
+            return web.Response(text="{}", content_type="application/json")
+
+    async def scene(gateway: Gateway) -> Any:
+        await gateway.read(priority_class("../../../../api/v1/pods?watch=true"))
+
+    asyncio.run(serving(Recorder({}), scene))
+    [path] = paths
+    assert path.startswith("/apis/scheduling.k8s.io/v1/priorityclasses/..%2F")
