@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from muster.explain.evidence import evidence_in
+from muster.explain.evidence import evidence_in, time_of
 from muster.explain.explain import as_lines, explain
 from muster.explain.snapshot import Snapshot
 from tests.support.texts import absent
@@ -290,3 +290,8 @@ def test_messages_of_the_cluster_cannot_write_control_characters() -> None:
 def test_made_up_reasons_of_events_do_not_add_up() -> None:
     events = tuple(event(f"Reason{number}", "x", seconds=number) for number in range(1000))
     assert len(evidence_in(of(None, pod(), events=events))) < 20
+
+
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00+14:00", "0000-12-31T00:00:00Z", "soon"])
+def test_a_time_that_no_clock_shows_counts_as_absent(time: str) -> None:
+    assert time_of(time) is None
