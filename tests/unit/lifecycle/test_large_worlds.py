@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import cProfile
 import pstats
+from dataclasses import replace
 from typing import Any
 
+from muster.lifecycle.actions import DeleteReplica
 from tests.unit.lifecycle.lifecycle_cases import Story, at, failed, job, replica, report, running_story
 
 
@@ -50,4 +52,27 @@ def calls_of_reports(size: int) -> int:
 def test_ranks_are_compared_without_comparing_each_with_each() -> None:
     calls_of_reports(8)  # fills caches
     few, many = calls_of_reports(32), calls_of_reports(256)
+    assert many < 12 * few, (few, many)
+
+
+def calls_of_leaving(size: int) -> int:
+    """The function calls of a pass that deletes old pods, while half of the world has not acknowledged the new attempt yet."""
+    views = [replica(f"worker-{index}", report=report(f"worker-{index}", step=3, inPlace=True), reported=at(10)) for index in range(size)]
+    story, half = Story(job(workers=size)), size // 2
+    story.see(seconds=0)
+    story.see(*views, seconds=10)
+    seen = [*views[:half], *(failed(f"worker-{index}", 137, seconds=20) for index in range(half, size))]
+    story.see(*seen, seconds=20)
+    old = [replace(replica(f"worker-{index}"), uid=f"old-{index}", name=f"old-{index}") for index in range(size)]
+    profile = cProfile.Profile()
+    profile.enable()
+    decision = story.see(*seen, *old, seconds=21)
+    profile.disable()
+    assert len([action for action in decision.actions if isinstance(action, DeleteReplica)]) >= size
+    return int(vars(pstats.Stats(profile))["total_calls"])
+
+
+def test_the_deletion_of_old_pods_does_not_compare_each_with_each_member() -> None:
+    calls_of_leaving(8)  # fills caches
+    few, many = calls_of_leaving(64), calls_of_leaving(512)
     assert many < 12 * few, (few, many)
