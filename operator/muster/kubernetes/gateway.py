@@ -22,7 +22,16 @@ from muster.api.constants import GROUP, JOB_NAME_LABEL, KIND, PLURAL, PRESET_KIN
 from muster.control.cluster import Child, Listing, Object, Unreadable, owner_of
 from muster.control.errors import NotFoundError, RefusedError, UnavailableError
 from muster.control.store import key_of, slim
-from muster.kubernetes.answers import AnswerTooLargeError, UnreadableAnswerError, error_of, lines, parsed, refusal, whole
+from muster.kubernetes.answers import (
+    AnswerTooLargeError,
+    UnreadableAnswerError,
+    error_of,
+    lines,
+    parsed,
+    refusal,
+    whole,
+    without_hopeless_spec,
+)
 from muster.kubernetes.credentials import load_configuration
 from muster.kubernetes.views import child_of, claim_of
 from muster.lifecycle.observed import ClaimView
@@ -308,7 +317,7 @@ def _answering() -> Iterator[None]:
 async def _change(line: bytes) -> tuple[str, Object]:
     """The type and the object of one line of a watch."""
     try:
-        event = await parsed(line)
+        event = await parsed(without_hopeless_spec(line))
         kind, obj = str(event["type"]), event["object"]
         if kind == "ERROR":
             raise error_of(obj.get("code", 0), obj)
