@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import cProfile
+import pstats
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -295,3 +297,21 @@ def test_made_up_reasons_of_events_do_not_add_up() -> None:
 @pytest.mark.parametrize("time", ["0001-01-01T00:00:00+14:00", "0000-12-31T00:00:00Z", "soon"])
 def test_a_time_that_no_clock_shows_counts_as_absent(time: str) -> None:
     assert time_of(time) is None
+
+
+def calls_of_events(pods: int) -> int:
+    """The function calls of an explanation of pods that pull images, with some events each."""
+    reasons = ("Pulling", "BackOff", "Unhealthy")
+    events = tuple(event(reason, "x", of=f"p{index}") for index in range(pods) for reason in reasons)
+    snapshot = of(STARTING, *(pod(index, status=waiting("ContainerCreating")) for index in range(pods)), events=events)
+    profile = cProfile.Profile()
+    profile.enable()
+    explain(snapshot)
+    profile.disable()
+    return int(vars(pstats.Stats(profile))["total_calls"])
+
+
+def test_events_of_many_pods_are_not_compared_with_each_pod() -> None:
+    calls_of_events(8)  # fills caches
+    few, many = calls_of_events(32), calls_of_events(256)
+    assert many < 12 * few, (few, many)
