@@ -38,8 +38,8 @@ LINE_HEIGHT = 1.25
 HEADROOM = 0.15
 """Space above a curve for the labels of marks, as a share of the axis."""
 DECADE = 10.0
-LARGEST = 1e300
-"""A value beyond this is a gap in its line, because axes with room around it would be infinite."""
+LARGEST, SMALLEST = 1e100, 1e-100
+"""A value beyond these is a gap in its line, because axes with room around it would be infinite, or end at 0."""
 BESIDE: Any = {"textcoords": "offset points", "va": "center", "fontsize": LABEL_SIZE, "annotation_clip": False}
 """Annotation options of a label that is `xytext` points away from its point."""
 LABEL_WRAP = {WIDE: 28, NARROW: 13}
@@ -173,7 +173,7 @@ def _draw_lines(axes: Any, plot: Lines, width: float) -> None:
 
 
 def _bounded(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    return [(x, y if abs(y) <= LARGEST else math.nan) for x, y in points]
+    return [(x, y if y == 0 or SMALLEST <= abs(y) <= LARGEST else math.nan) for x, y in points]
 
 
 def _isolated(points: Sequence[tuple[float, float]]) -> list[int]:
