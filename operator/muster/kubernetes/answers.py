@@ -71,7 +71,7 @@ def _parsed_if_deep(text: bytes) -> object:
 
 
 def without_hopeless_spec(text: bytes) -> bytes:
-    """The change of a job that a watch delivers, with a small spec instead of one that is far out of bounds.
+    """A job, or the change of one that a watch delivers, with a small spec instead of one that is far out of bounds.
 
     A tenant can change a label of such a job many times a second. To parse each change would take a third of a second, in which the event
     loop does nothing else. The API server sorts the fields, and in a text of JSON all quotes are escaped. So these bytes are found only
@@ -87,7 +87,7 @@ def without_hopeless_spec(text: bytes) -> bytes:
         return text
     manager = _MANAGER.search(text, begin)
     spec = b',"spec":{%s"trainer":{"config":%s}}' % (manager[0] + b"," if manager else b"", _TOO_MANY)
-    for rest in (text[status:] if status > begin else b"", b"}}"):
+    for rest in (text[status:] if status > begin else b"", b"}}", b"}"):
         shorter = text[:begin] + spec + rest
         if rest and _is_readable(shorter):
             return shorter

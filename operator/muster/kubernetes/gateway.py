@@ -95,7 +95,8 @@ class Gateway:
     # jobs
 
     async def read_job(self, namespace: str, name: str) -> Object:
-        return await self.request("GET", f"{_JOBS}/namespaces/{namespace}/{PLURAL}/{name}")
+        text = await self._text("GET", f"{_JOBS}/namespaces/{namespace}/{PLURAL}/{name}")
+        return await parsed(without_hopeless_spec(text))
 
     async def write_status(self, job: Object, status: Object) -> Object:
         """Sends no spec, because this subresource ignores it, and the cached spec may be incomplete (`store.slim`)."""
