@@ -134,8 +134,9 @@ def _written(value: object) -> object:
 
 def _shown(value: object) -> object:
     """A property of an environment as text, if it is a simple value or a list of such."""
-    if isinstance(value, list) and not any(isinstance(each, list | dict) for each in value):
-        return ", ".join(map(str, value[:MAX_ENTRIES]))
+    if isinstance(value, list):
+        first = value[:MAX_ENTRIES]
+        return value if any(isinstance(each, list | dict) for each in first) else ", ".join(map(str, first))
     return str(value) if value is None or isinstance(value, int | float) else value
 
 

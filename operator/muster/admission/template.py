@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from muster.admission.paths import step
-from muster.admission.rules import CONTAINER_LISTS, IMAGE, IMAGE_MESSAGE, POD_FIELDS, TRAINER_FIELDS
+from muster.admission.rules import CONTAINER_LISTS, DNS_SUBDOMAIN, IMAGE, IMAGE_MESSAGE, POD_FIELDS, TRAINER_FIELDS
 from muster.api.constants import GROUP
 from muster.api.problems import Problem
-from muster.api.quantity import MAX_QUANTITY_LENGTH
+from muster.api.quantity import MAX_QUANTITY_LENGTH, amount_of
 from muster.api.spec import RoleName
 from muster.api.unchecked import mappings
 
@@ -21,6 +21,25 @@ MAX_LIMITS = 16
 TEMPLATE_FIELDS = ("metadata", "spec")
 LONGEST_GRACE_SECONDS = 7 * 24 * 3600
 """Seconds. A pod with a longer grace period would hold its node for ever, and the time of its deletion would be out of range."""
+
+_RULES = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+_MAPPINGS = (
+    "affinity",
+    "affinity.nodeAffinity",
+    f"affinity.nodeAffinity.{_RULES}",
+    "affinity.podAffinity",
+    "affinity.podAntiAffinity",
+    "nodeSelector",
+    "schedulingGroup",
+)
+_LISTS = (
+    f"affinity.nodeAffinity.{_RULES}.nodeSelectorTerms",
+    *(f"affinity.{kind}.{_PREFERRED}" for kind in ("nodeAffinity", "podAffinity", "podAntiAffinity")),
+    "evictionResponders",
+)
+"""Fields of a pod's spec to which Muster adds something later, when a node has failed or a queue has chosen nodes. Another type would fail
+only then, in each pass."""
 
 _CONTAINER_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -39,10 +58,37 @@ def template_problems(role: RoleName, template: Mapping[str, Any]) -> Iterable[P
     for key in CONTAINER_LISTS:
         yield from _containers_problems(spec.get(key, []), f"{base}.spec.{key}")
     yield from _named_list_problems(spec.get("volumes", []), f"{base}.spec.volumes")
+    yield from _shape_problems(spec, f"{base}.spec")
+    priority = spec.get("priorityClassName") or ""
+    if not isinstance(priority, str) or not re.fullmatch(f"|{DNS_SUBDOMAIN}", priority):
+        yield Problem(f"{base}.spec.priorityClassName", f"must be the name of a PriorityClass, not {priority!r:.80}")
     grace = spec.get("terminationGracePeriodSeconds", 0)
     if not isinstance(grace, int) or isinstance(grace, bool) or not 0 <= grace <= LONGEST_GRACE_SECONDS:
         message = f"must be a whole number of seconds from 0 to {LONGEST_GRACE_SECONDS}, a week"
         yield Problem(f"{base}.spec.terminationGracePeriodSeconds", message)
+
+
+def _shape_problems(spec: Mapping[str, Any], path: str) -> Iterable[Problem]:
+    for field in (*_MAPPINGS, *_LISTS):
+        value = _at(spec, field)
+        if field in _MAPPINGS and not isinstance(value, dict | None):
+            yield Problem(f"{path}.{field}", "must be a mapping, as in the spec of a pod")
+        elif field in _LISTS and value is not None and not _is_list_of_mappings(value):
+            yield Problem(f"{path}.{field}", "must be a list of mappings, as in the spec of a pod")
+    for index, term in mappings(_at(spec, _LISTS[0])):
+        if not isinstance(term.get("matchFields"), list | None):
+            yield Problem(f"{path}.{_LISTS[0]}[{index}].matchFields", "must be a list of mappings, as in the spec of a pod")
+
+
+def _at(spec: Mapping[str, Any], field: str) -> Any:
+    value: Any = spec
+    for name in field.split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def _is_list_of_mappings(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, dict) for each in value)
 
 
 def _metadata_problems(metadata: Any, path: str) -> Iterable[Problem]:
@@ -106,6 +152,13 @@ def _resources_problems(resources: Any, path: str) -> Iterable[Problem]:
     for key, value in limits.items():
         if isinstance(value, bool) or not isinstance(value, str | int):
             yield Problem(step(f"{path}.limits", key), "must be a whole number or text, such as 4, 500m or 16Gi: put it in quotes")
+        elif amount_of(value) is None:
+            yield Problem(step(f"{path}.limits", key), f"must be a quantity, such as 4, 500m or 16Gi, not {value!r:.80}")
+    requests = resources.get("requests")
+    if not isinstance(requests, dict | None):
+        yield Problem(f"{path}.requests", "must be a mapping, such as {cpu: 4}")
+    elif requests and (memory := requests.get("memory")) is not None and amount_of(memory) is None:  # Muster may add to it
+        yield Problem(f"{path}.requests.memory", f"must be a quantity, such as 16Gi, not {memory!r:.80}")
 
 
 def _named_list_problems(items: Any, path: str, *, most: int | None = None) -> Iterable[Problem]:

@@ -29,8 +29,14 @@ class ApiModel(BaseModel):
 
 
 def _whole_seconds_utc(value: datetime) -> datetime:
-    aware = value if value.tzinfo else value.replace(tzinfo=UTC)
-    return aware.astimezone(UTC).replace(microsecond=0)
+    return _utc(value).replace(microsecond=0)
+
+
+def _utc(value: datetime) -> datetime:
+    try:
+        return (value if value.tzinfo else value.replace(tzinfo=UTC)).astimezone(UTC)
+    except OverflowError as error:  # pydantic would raise it as it is
+        raise ValueError("must be a time of the years 1 to 9999 in UTC") from error
 
 
 Time = Annotated[
@@ -42,7 +48,7 @@ Time = Annotated[
 
 
 def _milliseconds_utc(value: datetime) -> datetime:
-    aware = (value if value.tzinfo else value.replace(tzinfo=UTC)).astimezone(UTC)
+    aware = _utc(value)
     return aware.replace(microsecond=aware.microsecond // 1000 * 1000)
 
 

@@ -14,4 +14,7 @@ def format_time(time: datetime) -> str:
 
 def parse_time(text: str) -> datetime:
     """A time that the API server has written. Raises ValueError if it is none."""
-    return datetime.fromisoformat(text).astimezone(UTC)
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError(f"{text!r:.80} is no time of the years 1 to 9999 in UTC") from error

@@ -45,7 +45,7 @@ class Selection:
     def _has(self, pod: Object) -> bool:
         if self.replica is not None and label_of(pod) != self.replica:
             return False
-        if self.attempt is not None and int((pod["metadata"].get("labels") or {}).get(ATTEMPT_LABEL, 0)) > self.attempt:
+        if self.attempt is not None and (_number((pod["metadata"].get("labels") or {}).get(ATTEMPT_LABEL)) or 0) > self.attempt:
             return False
         return self.rank is None or self.rank in ranks_of(pod)
 
@@ -58,8 +58,13 @@ def ranks_of(pod: Object) -> range:
         for variable in container.get("env") or ()
         if variable.get("name") in (_FIRST_RANK, _PROCESSES)
     }
-    first, count = variables.get(_FIRST_RANK), variables.get(_PROCESSES)
-    return range(int(first), int(first) + int(count or 1)) if first is not None else range(0)
+    first, count = _number(variables.get(_FIRST_RANK)), _number(variables.get(_PROCESSES))
+    return range(first, first + (count or 1)) if first is not None else range(0)
+
+
+def _number(text: object) -> int | None:
+    """A number that Muster may have written. Everyone who may create pods can write other text in its place."""
+    return int(text) if isinstance(text, str) and text.isascii() and text.isdecimal() and len(text) < 10 else None
 
 
 def line_of(text: str, *, replica: str) -> Line:

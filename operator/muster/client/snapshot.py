@@ -43,11 +43,12 @@ async def snapshot_of(connection: Connection, name: str) -> Snapshot:
         listed("networkpolicies", policies),
     )
     pods, events = lists[0] or [], lists[1] or []
+    uids = {job["metadata"]["uid"], *(pod["metadata"]["uid"] for pod in pods)}
     return Snapshot(
         now=datetime.now(UTC),
         job=job,
         pods=tuple(pods),
-        events=tuple(event for event in events if _concerns(event, job, pods)),
+        events=tuple(event for event in events if _concerns(event, uids)),
         nodes=_frozen(lists[2]),
         claims=_frozen(lists[3]),
         quotas=_frozen(lists[4]),
@@ -68,10 +69,9 @@ async def spec_fields(connection: Connection) -> frozenset[str] | None:
     return None
 
 
-def _concerns(event: Object, job: Object, pods: list[Object]) -> bool:
-    """Whether an Event is about the job, one of its pods, or a claim."""
+def _concerns(event: Object, uids: set[str]) -> bool:
+    """Whether an Event is about an object with one of these uids, or about a claim."""
     about = event.get("involvedObject") or {}
-    uids = {job["metadata"]["uid"], *(pod["metadata"]["uid"] for pod in pods)}
     return about.get("uid") in uids or about.get("kind") == "PersistentVolumeClaim"
 
 

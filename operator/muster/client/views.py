@@ -39,7 +39,10 @@ async def cluster_view(
     connection: Connection, name: str, *, history: Path | Storage | None = None, points: Sequence[Point] = (), replica: str | None = None
 ) -> JobView:
     """A job of the connection's namespace. `history` is the checkpoint storage, if it can be read. `points` are steps that were recorded
-    before. Raises a ClientError."""
+    before. Raises a ClientError.
+
+    What takes long for large jobs runs in threads, because one event loop serves the pages of all users.
+    """
     snapshot = await snapshot_of(connection, name)
     job = typed(snapshot.job)
     pods = [pod for pod in snapshot.pods if replica is None or label_of(pod) == replica]
@@ -63,10 +66,10 @@ async def cluster_view(
         state=job.status.phase.value,
         status=job.status,
         created=None if created is None else created.timestamp(),
-        job_yaml=write_yaml(manifest_of(snapshot.job)),
+        job_yaml=await asyncio.to_thread(write_yaml, manifest_of(snapshot.job)),
         history=recorded.history if recorded is not None else None,
         points=_merged(points, printed),
-        explanation=as_lines(explain(snapshot)),
+        explanation=as_lines(await asyncio.to_thread(explain, snapshot)),
         logs=shown,
         notes=[printable(note) for note in notes],
     )

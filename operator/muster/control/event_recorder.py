@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -13,6 +14,8 @@ from muster.control.cluster import Object
 from muster.control.errors import AlreadyExistsError, ClusterError
 
 MOST_WAITING = 10_000
+MOST_WAITING_OF_ONE = MOST_WAITING // 2
+"""Events of one namespace that wait at most. Notices of pods become Events, and must not displace those of all other namespaces."""
 LONGEST_WAIT = 5.0
 """Seconds that an Event waits at most for an idle moment. The API server takes as long to create an Event as to create a pod."""
 
@@ -29,18 +32,23 @@ class EventRecorder:
         self._create = create
         self._calm = calm
         self._waiting: asyncio.Queue[tuple[float, Object]] = asyncio.Queue(MOST_WAITING)
+        self._counts: Counter[str] = Counter()
+        """How many Events of each namespace wait."""
 
     def publish(self, event: Object) -> None:
         """Queues the manifest of an Event. Never waits: drops the Event if too many wait already."""
-        try:
-            self._waiting.put_nowait((time.monotonic(), event))
-        except asyncio.QueueFull:
-            log.warning("an Event is dropped because %d already wait: %s", MOST_WAITING, event["message"])
+        namespace = event["metadata"]["namespace"]
+        if self._waiting.full() or self._counts[namespace] >= MOST_WAITING_OF_ONE:
+            log.warning("an Event of namespace %s is dropped because too many already wait: %s", namespace, event["message"])
+            return
+        self._counts[namespace] += 1
+        self._waiting.put_nowait((time.monotonic(), event))
 
     async def run(self) -> None:
         """Sends Events until it is cancelled."""
         while True:
             since, event = await self._waiting.get()
+            self._counts -= Counter([event["metadata"]["namespace"]])
             await self._calm(since + LONGEST_WAIT - time.monotonic())
             try:
                 await self._create(event)

@@ -51,7 +51,7 @@ class Evictions:
         """Whether the cluster serves Evictions."""
         self.changed = asyncio.Event()
         self._active: dict[Name, Eviction] = {}
-        self._accepted: dict[str, EvictionView] = {}
+        self._accepted: dict[str, tuple[Name, EvictionView]] = {}
 
     @property
     def active(self) -> list[Eviction]:
@@ -59,7 +59,8 @@ class Evictions:
 
     def of(self, pod_uid: str) -> EvictionView | None:
         """The eviction of a pod that Muster works on."""
-        return self._accepted.get(pod_uid)
+        accepted = self._accepted.get(pod_uid)
+        return accepted[1] if accepted else None
 
     def update(self, kind: str, obj: Object) -> None:
         """Takes over a change from the watch: ADDED, MODIFIED or DELETED."""
@@ -74,14 +75,14 @@ class Evictions:
     def accept(self, eviction: Eviction, now: datetime) -> bool:
         """Makes the eviction a fact about its pod. Returns whether it is a new one."""
         is_new = eviction.pod_uid not in self._accepted
-        self._accepted.setdefault(eviction.pod_uid, EvictionView(now, eviction.requesters))
+        self._accepted.setdefault(eviction.pod_uid, ((eviction.namespace, eviction.name), EvictionView(now, eviction.requesters)))
         return is_new
 
     def drop(self, namespace: str, name: str) -> None:
         """Forgets an eviction that needs no response any more."""
         eviction = self._active.pop((namespace, name), None)
-        if eviction is not None:
-            self._accepted.pop(eviction.pod_uid, None)
+        if eviction is not None and self._accepted.get(eviction.pod_uid, ((), None))[0] == (namespace, name):
+            del self._accepted[eviction.pod_uid]
 
 
 @dataclass
@@ -143,7 +144,7 @@ class Responder:
         if progress.retry is not None and now < progress.retry:
             return ""
         try:
-            child = self._store.child(eviction.pod_uid)
+            child = self._child(eviction)
             job = self._job(child)
             is_waiting = progress.due is not None and now < progress.due
             if is_waiting and child is not None and not _has_ended(child, job):
@@ -191,6 +192,11 @@ class Responder:
         if updated != obj:
             await self._cluster.replace_status(updated)
         return child.key if self._evictions.accept(current, self._now()) else ""
+
+    def _child(self, eviction: Eviction) -> Child | None:
+        """The pod of the eviction. Whoever writes an Eviction chooses the uid in it, so the pod must be in the same namespace."""
+        child = self._store.child(eviction.pod_uid)
+        return child if child and child.key.partition("/")[0] == eviction.namespace else None
 
     def _job(self, child: Child | None) -> TrainingJob | None:
         """The job that the pod belongs to."""

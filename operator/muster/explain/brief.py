@@ -19,10 +19,14 @@ _REPEATING = ("Unschedulable", "PodsRefused")
 _QUOTED_IMAGE = re.compile(r'image \\?"(?P<image>[^"\\\s]+)')
 
 
-@lru_cache(maxsize=4096)  # the pods of a world wait for the same
 def brief(source: Source, reason: str, message: str) -> str:
     """The sentence of the first cause that matches the text, such as `not enough nvidia.com/gpu is free`. Empty if there is none."""
-    evidence = Evidence(source, reason, message[:LONGEST])
+    return _brief(source, reason[:LONGEST], message[:LONGEST])  # a message may have the name of an image, of 64 KiB
+
+
+@lru_cache(maxsize=4096)  # the pods of a world wait for the same
+def _brief(source: Source, reason: str, message: str) -> str:
+    evidence = Evidence(source, reason, message)
     for cause in CAUSES:
         values = cause.values(evidence)
         if values is None:

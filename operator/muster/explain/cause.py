@@ -9,6 +9,10 @@ from enum import StrEnum
 
 from muster.explain.evidence import Evidence, Source
 
+LONGEST_TEXT = 4096
+"""Characters of a text that the patterns search: as many as a status may have. Everyone who may create Events writes longer ones, and the
+time of some patterns grows with the square of the length."""
+
 
 class Kind(StrEnum):
     """What a cause explains."""
@@ -45,7 +49,7 @@ class Cause:
         if evidence.source not in self.sources:
             return None
         pattern = re.compile(self.pattern, re.IGNORECASE | re.DOTALL)
-        match = pattern.search(evidence.text)
+        match = pattern.search(evidence.text[:LONGEST_TEXT])
         if match is None and evidence.end not in self.ends:
             return None
         groups = dict.fromkeys(pattern.groupindex, "") if match is None else match.groupdict(default="")

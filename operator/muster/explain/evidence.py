@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,6 +16,8 @@ from muster.explain.snapshot import Object, Snapshot
 from muster_contract.inputs import FETCHER
 
 _ENDS_OF_PROCESSES = ("ProcessKilled", "UserError")
+_MOST_REASONS = 16
+"""Warnings of this many reasons are read about one pod, because everyone who may create Events can make up reasons."""
 _EVERYDAY = ("ContainerCreating", "PodInitializing", "Completed")
 
 
@@ -124,13 +127,22 @@ def _refused(job: Object) -> Iterator[Evidence]:
         yield Evidence(Source.REFUSED, "ReplicasRefused", str(ready.get("message") or ""))
 
 
+def events_by_uid(snapshot: Snapshot) -> dict[str, list[Object]]:
+    """The events about each object, by its uid."""
+    events: dict[str, list[Object]] = defaultdict(list)
+    for event in snapshot.events:
+        events[str((event.get("involvedObject") or {}).get("uid"))].append(event)
+    return events
+
+
 def _of_pods(snapshot: Snapshot) -> Iterator[Evidence]:
+    events = events_by_uid(snapshot)
     for pod in snapshot.pods:
         if phase_of(snapshot.job) in FINAL_PHASES and is_running(pod):
             continue
         if is_pending(pod):
             yield from _of_pending(pod)
-            yield from _of_events(snapshot.events, pod)
+            yield from _of_events(events.get(str(pod["metadata"].get("uid")), ()), pod)
         else:
             yield from _of_ended(pod)
 
@@ -152,12 +164,11 @@ def _of_pending(pod: Object) -> Iterator[Evidence]:
 
 
 def _of_events(events: Iterable[Object], pod: Object) -> Iterator[Evidence]:
-    """The newest warning of each reason about the pod."""
-    about = [each for each in events if (each.get("involvedObject") or {}).get("uid") == pod["metadata"].get("uid")]
+    """The newest warning of each reason among the events about the pod."""
     shown = {"FailedScheduling"} if _is_scheduling_over(pod) else set()
-    for event in sorted(about, key=_event_time, reverse=True):
+    for event in sorted(events, key=_event_time, reverse=True):
         reason = str(event.get("reason") or "")
-        if event.get("type") == "Warning" and reason not in shown:
+        if event.get("type") == "Warning" and reason not in shown and len(shown) < _MOST_REASONS:
             shown.add(reason)
             source = Source.SCHEDULING if reason == "FailedScheduling" else Source.STARTING
             yield Evidence(source, reason, str(event.get("message") or ""), label_of(pod))

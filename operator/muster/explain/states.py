@@ -16,6 +16,7 @@ from muster.explain.evidence import (
     claim_named,
     claims_of,
     condition_of,
+    events_by_uid,
     is_pending,
     is_running,
     label_of,
@@ -144,21 +145,16 @@ def _unscheduled(snapshot: Snapshot) -> bool:
 
 
 def _pulls(snapshot: Snapshot) -> Iterator[Evidence]:
+    pods, events = {str(pod["metadata"]["uid"]): pod for pod in snapshot.pods}, events_by_uid(snapshot)
+    over = {uid for uid, about in events.items() if any(each.get("reason") in ("Pulled", "Failed") for each in about)}
     for event in snapshot.events:
-        if event.get("reason") != "Pulling":
-            continue
-        pod = next((pod for pod in snapshot.pods if pod["metadata"]["uid"] == (event.get("involvedObject") or {}).get("uid")), None)
-        began = time_of(event.get("firstTimestamp") or event.get("eventTime"))
-        if pod is None or not is_pending(pod) or began is None or _has_event(snapshot, pod, ("Pulled", "Failed")):
+        uid = str((event.get("involvedObject") or {}).get("uid"))
+        pod, began = pods.get(uid), time_of(event.get("firstTimestamp") or event.get("eventTime"))
+        if event.get("reason") != "Pulling" or pod is None or not is_pending(pod) or began is None or uid in over:
             continue
         seconds = (snapshot.now - began).total_seconds()
         if seconds > PULL_SECONDS:
             yield _state("ImagePulling", f"{event.get('message')}, for {_duration(seconds)}", label_of(pod))
-
-
-def _has_event(snapshot: Snapshot, pod: Object, reasons: tuple[str, ...]) -> bool:
-    uid = pod["metadata"]["uid"]
-    return any((each.get("involvedObject") or {}).get("uid") == uid and each.get("reason") in reasons for each in snapshot.events)
 
 
 def _stuck(snapshot: Snapshot) -> Iterator[Evidence]:

@@ -22,7 +22,16 @@ from muster.api.constants import GROUP, JOB_NAME_LABEL, KIND, PLURAL, PRESET_KIN
 from muster.control.cluster import Child, Listing, Object, Unreadable, owner_of
 from muster.control.errors import NotFoundError, RefusedError, UnavailableError
 from muster.control.store import key_of, slim
-from muster.kubernetes.answers import AnswerTooLargeError, UnreadableAnswerError, error_of, lines, parsed, refusal, whole
+from muster.kubernetes.answers import (
+    AnswerTooLargeError,
+    UnreadableAnswerError,
+    error_of,
+    lines,
+    parsed,
+    refusal,
+    whole,
+    without_hopeless_spec,
+)
 from muster.kubernetes.credentials import load_configuration
 from muster.kubernetes.views import child_of, claim_of
 from muster.lifecycle.observed import ClaimView
@@ -86,7 +95,8 @@ class Gateway:
     # jobs
 
     async def read_job(self, namespace: str, name: str) -> Object:
-        return await self.request("GET", f"{_JOBS}/namespaces/{namespace}/{PLURAL}/{name}")
+        text = await self._text("GET", f"{_JOBS}/namespaces/{namespace}/{PLURAL}/{name}")
+        return await parsed(without_hopeless_spec(text))
 
     async def write_status(self, job: Object, status: Object) -> Object:
         """Sends no spec, because this subresource ignores it, and the cached spec may be incomplete (`store.slim`)."""
@@ -121,11 +131,11 @@ class Gateway:
         return _children(pods)
 
     async def read_child(self, namespace: str, name: str) -> Child:
-        return _child(await self.request("GET", f"/api/v1/namespaces/{namespace}/pods/{name}"))
+        return _child(await self.request("GET", f"/api/v1/namespaces/{namespace}/pods/{quote(name, safe='')}"))
 
     async def read_claim(self, namespace: str, name: str) -> ClaimView:
         try:
-            return claim_of(await self.request("GET", f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}"))
+            return claim_of(await self.request("GET", f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{quote(name, safe='')}"))
         except NotFoundError:
             return ClaimView()
 
@@ -139,7 +149,8 @@ class Gateway:
         await self._write("DELETE", f"/api/v1/namespaces/{namespace}/pods/{name}", options)
 
     async def read(self, manifest: Object) -> Object:
-        return await self.request("GET", f"{_folder(manifest)}/{manifest['metadata']['name']}")
+        name = quote(manifest["metadata"]["name"], safe="")  # users write some of these names, and a slash would lead elsewhere
+        return await self.request("GET", f"{_folder(manifest)}/{name}")
 
     async def read_pending_workloads(self, namespace: str, queue: str) -> list[Object]:
         """The first 1,000 Workloads that wait in this LocalQueue of Kueue, each with its positions, in their order."""
@@ -307,7 +318,7 @@ def _answering() -> Iterator[None]:
 async def _change(line: bytes) -> tuple[str, Object]:
     """The type and the object of one line of a watch."""
     try:
-        event = await parsed(line)
+        event = await parsed(without_hopeless_spec(line))
         kind, obj = str(event["type"]), event["object"]
         if kind == "ERROR":
             raise error_of(obj.get("code", 0), obj)

@@ -12,7 +12,7 @@ import re
 import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -38,6 +38,8 @@ LINE_HEIGHT = 1.25
 HEADROOM = 0.15
 """Space above a curve for the labels of marks, as a share of the axis."""
 DECADE = 10.0
+LARGEST, SMALLEST = 1e100, 1e-100
+"""A value beyond these is a gap in its line, because axes with room around it would be infinite, or end at 0."""
 BESIDE: Any = {"textcoords": "offset points", "va": "center", "fontsize": LABEL_SIZE, "annotation_clip": False}
 """Annotation options of a label that is `xytext` points away from its point."""
 LABEL_WRAP = {WIDE: 28, NARROW: 13}
@@ -130,7 +132,7 @@ def svg(plot: Lines | Bars, width: float) -> Markup:
         axes = figure.add_subplot()
         axes.patch.set_alpha(0)
         if isinstance(plot, Lines):
-            _draw_lines(axes, plot, width)
+            _draw_lines(axes, replace(plot, lines=[replace(line, points=_bounded(line.points)) for line in plot.lines]), width)
         else:
             _draw_bars(axes, plot, width)
         out = io.StringIO()
@@ -168,6 +170,10 @@ def _draw_lines(axes: Any, plot: Lines, width: float) -> None:
     _name_ends(axes, [line for line in plot.lines if line.label], wrap=LABEL_WRAP[width])
     if plot.x_ticks:
         _name_ticks(axes, {x: printable(name) for x, name in plot.x_ticks.items()})
+
+
+def _bounded(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    return [(x, y if y == 0 or SMALLEST <= abs(y) <= LARGEST else math.nan) for x, y in points]
 
 
 def _isolated(points: Sequence[tuple[float, float]]) -> list[int]:

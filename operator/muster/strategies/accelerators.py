@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from muster.api.constants import TRAINER_CONTAINER
-from muster.api.quantity import Quantity
+from muster.api.quantity import Quantity, amount_of
 from muster.api.spec import Role
 from muster.api.unchecked import mapping, mappings
 
@@ -35,11 +35,5 @@ def count(role: Role, names: tuple[str, ...] = ACCELERATORS) -> int:
 
 def cpus(role: Role) -> float | None:
     """The CPU limit in cores. None if there is none. The notation is that of Kubernetes: `500m` is half a core."""
-    quantity = limits(role).get("cpu")
-    if quantity is None:
-        return None
-    text = str(quantity)
-    try:
-        return float(text.removesuffix("m")) / (1000 if text.endswith("m") else 1)
-    except ValueError:
-        return None
+    amount = amount_of(limits(role).get("cpu"))
+    return None if amount is None else float(amount)

@@ -77,6 +77,9 @@ def test_a_job_that_can_run_is_accepted(spec):
     assert messages(job(spec)) == []
 
 
+RULES, PREFERRED = "requiredDuringSchedulingIgnoredDuringExecution", "preferredDuringSchedulingIgnoredDuringExecution"
+TERMS = f"spec.affinity.nodeAffinity.{RULES}.nodeSelectorTerms"
+
 REFUSED = [
     ({"managedBy": "muster"}, "spec.managedBy", "muster.dev/operator"),
     (
@@ -232,6 +235,21 @@ REFUSED = [
         "muster.dev/",
     ),
     (template({}, metadata={"labels": {"a": 1}}), f"{WORKER}.metadata.labels.a", "quotes"),
+    (template({"affinity": "none"}), f"{WORKER}.spec.affinity", "a mapping"),
+    (template({"affinity": {"nodeAffinity": ["none"]}}), f"{WORKER}.spec.affinity.nodeAffinity", "a mapping"),
+    (template({"affinity": {"podAffinity": {PREFERRED: 1}}}), f"{WORKER}.spec.affinity.podAffinity.{PREFERRED}", "a list"),
+    (template({"affinity": {"podAntiAffinity": {PREFERRED: [1]}}}), f"{WORKER}.spec.affinity.podAntiAffinity.{PREFERRED}", "a list"),
+    (template({"affinity": {"nodeAffinity": {RULES: {"nodeSelectorTerms": {}}}}}), f"{WORKER}.{TERMS}", "a list"),
+    (
+        template({"affinity": {"nodeAffinity": {RULES: {"nodeSelectorTerms": [{"matchFields": 1}]}}}}),
+        f"{WORKER}.{TERMS}[0].matchFields",
+        "a list",
+    ),
+    (template({"nodeSelector": ["gpu"]}), f"{WORKER}.spec.nodeSelector", "a mapping"),
+    (template({"schedulingGroup": "mine"}), f"{WORKER}.spec.schedulingGroup", "a mapping"),
+    (template({"evictionResponders": ["mine"]}), f"{WORKER}.spec.evictionResponders", "a list"),
+    (template({"priorityClassName": "../../../../api/v1/pods"}), f"{WORKER}.spec.priorityClassName", "'../../../../api/v1/pods'"),
+    (template({"priorityClassName": ["high"]}), f"{WORKER}.spec.priorityClassName", "a PriorityClass"),
     (template({"containers": {}}), f"{WORKER}.spec.containers", "a list"),
     (template({"containers": [{}]}), CONTAINER, "mapping with a name"),
     (
@@ -271,6 +289,9 @@ REFUSED = [
         f"{CONTAINER}.resources.limits",
         "at most 16",
     ),
+    (container(resources={"limits": {"memory": "much"}}), f"{CONTAINER}.resources.limits.memory", "a quantity"),
+    (container(resources={"requests": ["cpu"]}), f"{CONTAINER}.resources.requests", "a mapping"),
+    (container(resources={"requests": {"memory": "much"}}), f"{CONTAINER}.resources.requests.memory", "a quantity"),
     (container(resources=[]), f"{CONTAINER}.resources", "limits and requests"),
     (container(resources={"limits": []}), f"{CONTAINER}.resources.limits", "nvidia.com/gpu: 1"),
 ]

@@ -41,6 +41,14 @@ def test_pods_of_later_attempts_are_not_selected_for_an_earlier_one() -> None:
     assert [each["metadata"]["name"] for each in Selection(attempt=0).pods(pods)] == ["digits-worker-0"]
 
 
+def test_a_pod_with_other_text_in_place_of_numbers_does_not_hide_the_others() -> None:
+    forged, honest = pod("worker-1"), pod("worker-0", first_rank=0)
+    forged["metadata"]["labels"]["muster.dev/attempt"] = "newest"
+    forged["spec"]["containers"][0]["env"] = [{"name": "MUSTER_FIRST_RANK", "value": "first"}]
+    assert Selection(rank=0).pods([forged, honest]) == [honest]
+    assert honest in Selection(attempt=0).pods([forged, honest])
+
+
 JOB = {
     "metadata": {"name": "digits"},
     "status": {

@@ -48,6 +48,12 @@ def test_an_unreadable_field_of_the_status_leaves_the_other_fields(damage: dict[
     assert readable_status({**damage, "image": "kept"}).image == "kept"
 
 
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-12:00"])
+def test_a_time_that_no_clock_shows_leaves_the_other_fields_of_a_status(time: str) -> None:
+    status = readable_status({"startTime": time, "queue": {"name": "q", "since": time, "summary": "q"}, "image": "kept"})
+    assert (status.start_time, status.queue, status.image) == (None, None, "kept")
+
+
 def test_a_status_is_read_once_until_it_changes() -> None:
     admits, job = admission(), obj(GOOD, status=RUNNING)
     status = admits.admit(job).job.status

@@ -496,6 +496,15 @@ def test_pods_that_report_at_their_interval_are_served_during_a_flood() -> None:
     assert shed["evil"] > 8000
 
 
+def test_a_large_report_costs_as_much_as_many_small_ones() -> None:
+    def served(size: int) -> int:
+        limits = RateLimits(lambda: 0.0)
+        return sum(limits.retry_seconds("pod", size=size, pods=1) == 0 for _ in range(int(BURST_PER_POD)))
+
+    assert served(12 * 1024) == served(2000) == BURST_PER_POD
+    assert served(MAX_REPORT) <= BURST_PER_POD / 8
+
+
 def test_no_report_of_a_large_world_that_breaks_twice_is_refused() -> None:
     clock, size = [0.0], 4096
     limits = RateLimits(lambda: clock[0])

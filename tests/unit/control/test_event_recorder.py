@@ -10,8 +10,8 @@ from muster.control.errors import AlreadyExistsError, UnavailableError
 from muster.control.event_recorder import EventRecorder
 
 
-def numbered(number: int) -> dict[str, Any]:
-    return {"message": f"event {number}"}
+def numbered(number: int, namespace: str = "default") -> dict[str, Any]:
+    return {"message": f"event {number}", "metadata": {"namespace": namespace}}
 
 
 async def at_once(_: float) -> None:
@@ -84,3 +84,26 @@ def test_events_wait_for_an_idle_moment_for_a_limited_time() -> None:
 
     asyncio.run(scene())
     assert created == ["event 0", "event 1"]
+
+
+def test_a_namespace_with_many_events_does_not_displace_those_of_others() -> None:
+    created: list[dict[str, Any]] = []
+
+    async def create(event: dict[str, Any]) -> dict[str, Any]:
+        created.append(event)
+        return event
+
+    async def scene() -> None:
+        sender = EventRecorder(create, calm=at_once)
+        for number in range(event_recorder.MOST_WAITING + 10):
+            sender.publish(numbered(number, "many"))
+        sender.publish(numbered(0, "few"))
+        task = asyncio.create_task(sender.run())
+        await sender.finish(10.0)
+        sender.publish(numbered(1, "many"))
+        await sender.finish(10.0)
+        task.cancel()
+
+    asyncio.run(scene())
+    assert created[-2:] == [numbered(0, "few"), numbered(1, "many")]
+    assert len(created) == event_recorder.MOST_WAITING_OF_ONE + 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from datetime import timedelta
 from typing import Any
 
@@ -305,3 +306,24 @@ def test_pods_name_the_responder_only_where_evictions_are_served(served: bool) -
     world.submit()
     world.reconcile()
     assert {"evictionResponders" in pod["spec"] for pod in world.cluster.of("Pod")} == {served}
+
+
+def test_an_eviction_in_another_namespace_changes_nothing_about_the_pod_it_names() -> None:
+    world = Evicting()
+    uid = world.pod(1).view.uid
+    world.evict()
+    theirs = copy.deepcopy(world.cluster.objects[NAME])
+    theirs["metadata"]["namespace"] = "theirs"
+    del world.cluster.objects[NAME]
+    world.cluster.put(theirs)
+    world.evictions.update("ADDED", theirs)
+    asyncio.run(world.responder.look())
+    assert (world.evictions.of(uid), world.woken) == (None, [])
+    world.evict()
+    world.watch()
+    world.look(after=10)
+    accepted = world.evictions.of(uid)
+    assert accepted is not None
+    world.evictions.update("ADDED", theirs)
+    world.evictions.update("DELETED", theirs)
+    assert world.evictions.of(uid) is accepted

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
-from muster.explain.brief import brief
+from muster.explain.brief import LONGEST, brief
 from muster.explain.evidence import Source
 
 NODES = "0/4 nodes are available: "
@@ -106,3 +108,10 @@ def test_a_hostile_message_becomes_one_printable_line() -> None:
     sentence = brief(C, "ErrImagePull", message)
     assert sentence.isprintable()
     assert len(sentence) <= 600
+
+
+def test_a_long_message_is_not_kept_in_memory() -> None:
+    message = "Failed to apply default image tag " + "a" * LONGEST
+    references = sys.getrefcount(message)
+    brief(C, "InvalidImageName", message)
+    assert sys.getrefcount(message) == references

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from muster.explain.cause import Kind
+from muster.explain.cause import LONGEST_TEXT, Kind
 from muster.explain.causes import CAUSES
 from muster.explain.evidence import Evidence, Source, evidence_in
 from muster.explain.explain import first_match
@@ -370,3 +370,11 @@ def test_ids_are_unique_and_sentences_use_only_groups_of_the_pattern() -> None:
 def test_causes_are_sorted_by_kind() -> None:
     kinds = list(Kind)
     assert [kinds.index(cause.kind) for cause in CAUSES] == sorted(kinds.index(cause.kind) for cause in CAUSES)
+
+
+def test_only_the_beginning_of_a_long_text_is_searched() -> None:
+    """The time of some patterns grows with the square of the length, and tenants write Events of a megabyte."""
+    cause = next(cause for cause in CAUSES if cause.id == "CommandMissing")
+    message = "executable file not found in $PATH"
+    assert cause.values(Evidence(Source.STARTING, "Failed", f"{' ' * (LONGEST_TEXT - 100)}{message}")) is not None
+    assert cause.values(Evidence(Source.STARTING, "Failed", f"{' ' * LONGEST_TEXT}{message}")) is None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import cProfile
+import pstats
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from muster.explain.evidence import evidence_in, time_of
 from muster.explain.explain import as_lines, explain
 from muster.explain.snapshot import Snapshot
 from tests.support.texts import absent
@@ -284,3 +287,31 @@ def test_each_finding_is_a_sentence_with_its_replicas_and_a_remedy() -> None:
 def test_messages_of_the_cluster_cannot_write_control_characters() -> None:
     lines = as_lines(explain(of(STARTING, pod(node="n", status=waiting("ErrImagePull", "\x1b[31mown:1: not found")))))
     assert not [line for line in lines if "\x1b" in line]
+
+
+def test_made_up_reasons_of_events_do_not_add_up() -> None:
+    events = tuple(event(f"Reason{number}", "x", seconds=number) for number in range(1000))
+    assert len(evidence_in(of(None, pod(), events=events))) < 20
+
+
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00+14:00", "0000-12-31T00:00:00Z", "soon"])
+def test_a_time_that_no_clock_shows_counts_as_absent(time: str) -> None:
+    assert time_of(time) is None
+
+
+def calls_of_events(pods: int) -> int:
+    """The function calls of an explanation of pods that pull images, with some events each."""
+    reasons = ("Pulling", "BackOff", "Unhealthy")
+    events = tuple(event(reason, "x", of=f"p{index}") for index in range(pods) for reason in reasons)
+    snapshot = of(STARTING, *(pod(index, status=waiting("ContainerCreating")) for index in range(pods)), events=events)
+    profile = cProfile.Profile()
+    profile.enable()
+    explain(snapshot)
+    profile.disable()
+    return int(vars(pstats.Stats(profile))["total_calls"])
+
+
+def test_events_of_many_pods_are_not_compared_with_each_pod() -> None:
+    calls_of_events(8)  # fills caches
+    few, many = calls_of_events(32), calls_of_events(256)
+    assert many < 12 * few, (few, many)

@@ -15,11 +15,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kubernetes.aio import client
 
+from muster.admission.bounds import MAX_BYTES, bound_problems, bounded
 from muster.control.cluster import Listing
 from muster.control.errors import ClusterError, NotFoundError, UnavailableError
 from muster.kubernetes import gateway as gateway_module
-from muster.kubernetes.answers import DEPTH, LONGEST_RETRY_SECONDS, UnreadableAnswerError, parsed, refusal, shallow
+from muster.kubernetes.answers import (
+    DEPTH,
+    LONGEST_RETRY_SECONDS,
+    MOST_BRACKETS,
+    UnreadableAnswerError,
+    parsed,
+    refusal,
+    shallow,
+    without_hopeless_spec,
+)
 from muster.kubernetes.gateway import Gateway
+from muster.render.kueue import priority_class
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.text(st.sampled_from('ab"\\[]{},:é\n'), max_size=8),
@@ -151,3 +162,85 @@ def test_pages_shrink_for_large_objects_and_grow_again(monkeypatch: pytest.Monke
     assert server.limits[0] > 1
     assert max(server.limits[1:10]) <= 3
     assert max(server.limits) == gateway_module.PAGE, "small objects come by large pages again"
+
+
+def test_the_name_of_an_object_does_not_lead_to_another_path() -> None:
+    """A tenant writes the name of the PriorityClass."""
+    paths = []
+
+    class Recorder(ListServer):
+        async def answer(self, request: web.Request) -> web.Response:
+            paths.append(request.raw_path)
+            return web.Response(text="{}", content_type="application/json")
+
+    async def scene(gateway: Gateway) -> Any:
+        await gateway.read(priority_class("../../../../api/v1/pods?watch=true"))
+
+    asyncio.run(serving(Recorder({}), scene))
+    [path] = paths
+    assert path.startswith("/apis/scheduling.k8s.io/v1/priorityclasses/..%2F")
+
+
+def change_of(spec: dict[str, Any], *, status: bool) -> bytes:
+    """A change as the API server sends it: with sorted fields and without spaces."""
+    managed = [{"fieldsV1": {"f:spec": {f"f:{number}": {} for number in range(1000)}}, "manager": "kubectl"}]
+    annotations = {"a": ',"spec":{ ],"name":" ,"status":{'}
+    whole = {"metadata": {**metadata("large"), "annotations": annotations, "managedFields": managed}, "spec": spec}
+    obj = {**whole, "status": {"attempt": 3, "phase": "Running"}} if status else whole
+    return b'{"type":"MODIFIED","object":%s}' % json.dumps(obj, sort_keys=True, separators=(",", ":")).encode()
+
+
+@pytest.mark.parametrize("status", [True, False])
+def test_a_change_with_a_hopeless_spec_is_cut_before_it_is_parsed(status: bool) -> None:
+    template = {"a": [[]] * (MOST_BRACKETS + 1), "b": {"c": 1, "status": {"attempt": 9}}}
+    spec = {"inputs": [], "managedBy": "example.com/theirs", "roles": {"worker": {"template": template}}, "strategy": "DDP"}
+    cut = without_hopeless_spec(change_of(spec, status=status))
+    assert len(cut) < 20_000
+    change = json.loads(cut)
+    obj = change["object"]
+    assert change["type"] == "MODIFIED"
+    assert (obj["metadata"]["name"], obj["metadata"]["resourceVersion"], obj["metadata"]["uid"]) == ("large", "7", "uid-large")
+    assert obj.get("status") == ({"attempt": 3, "phase": "Running"} if status else None)
+    assert obj["spec"]["managedBy"] == "example.com/theirs"
+    [problem] = bound_problems(bounded(obj["spec"]))
+    assert "too many values" in problem.message
+
+
+def test_a_watch_delivers_a_cut_change() -> None:
+    class Watched(ListServer):
+        async def answer(self, request: web.Request) -> web.Response:
+            return web.Response(body=change_of({"trainer": {"config": [[]] * (MOST_BRACKETS + 1)}}, status=True) + b"\n")
+
+    async def scene(gateway: Gateway) -> Any:
+        return [change async for change in gateway.changes("/apis/muster.dev/v1alpha1/trainingjobs", "0")]
+
+    changes: Any = asyncio.run(serving(Watched({}), scene))
+    assert [kind for kind, _ in changes] == ["OPENED", "MODIFIED"]
+    assert len(json.dumps(changes[1])) < 40_000
+
+
+@pytest.mark.parametrize("status", [True, False])
+def test_a_job_with_a_hopeless_spec_is_read_without_it(status: bool) -> None:
+    class Server(ListServer):
+        async def answer(self, request: web.Request) -> web.Response:
+            change = change_of({"trainer": {"config": [[]] * (MOST_BRACKETS + 1)}}, status=status)
+            return web.Response(body=change.removeprefix(b'{"type":"MODIFIED","object":').removesuffix(b"}"))
+
+    async def scene(gateway: Gateway) -> Any:
+        return await gateway.read_job("default", "large")
+
+    job: Any = asyncio.run(serving(Server({}), scene))
+    assert job["metadata"]["uid"] == "uid-large"
+    assert ("status" in job) is status
+    assert len(json.dumps(job)) < 40_000
+
+
+def test_a_change_of_the_largest_valid_spec_is_not_cut() -> None:
+    change = change_of({"trainer": {"config": {"text": "{[" * (MAX_BYTES // 2)}}}, status=True)
+    assert without_hopeless_spec(change) is change
+
+
+@given(st.text(st.sampled_from('[]{}",:a\\ '), max_size=200))
+def test_a_text_of_another_form_is_returned_as_it_is(text: str) -> None:
+    strange = (text + "[" * (MOST_BRACKETS + 1)).encode()
+    assert without_hopeless_spec(strange) is strange

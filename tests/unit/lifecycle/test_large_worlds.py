@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import cProfile
 import pstats
+from dataclasses import replace
 from typing import Any
 
-from tests.unit.lifecycle.lifecycle_cases import Story, failed, job, replica
+from muster.lifecycle.actions import DeleteReplica
+from tests.unit.lifecycle.lifecycle_cases import Story, at, failed, job, replica, report, running_story
 
 
 def calls_of_passes(size: int) -> int:
@@ -27,4 +29,50 @@ def calls_of_passes(size: int) -> int:
 def test_a_pass_over_eight_times_the_replicas_needs_eight_times_the_calls() -> None:
     calls_of_passes(8)  # fills caches
     few, many = calls_of_passes(128), calls_of_passes(1024)
+    assert many < 12 * few, (few, many)
+
+
+def calls_of_reports(size: int) -> int:
+    """The function calls of a pass in which each replica reports a pace, and libraries that no other replica has."""
+    story, views = running_story(size), []
+    for rank in range(size):
+        pace = {"rank": rank, "step": 7, "seconds": 0.1, "ownSeconds": 0.02 * (1 + rank)}
+        libraries = {f"library-{rank}-{number}": "1.0" for number in range(16)}
+        shown = report(f"worker-{rank}", step=7, at_second=30, ranks=[pace], fingerprints=[{"rank": rank, "libraries": libraries}])
+        views.append(replica(f"worker-{rank}", report=shown, reported=at(30)))
+    profile = cProfile.Profile()
+    profile.enable()
+    story.see(*views, seconds=30)
+    profile.disable()
+    assert story.status.stragglers
+    assert story.status.notices
+    return int(vars(pstats.Stats(profile))["total_calls"])
+
+
+def test_ranks_are_compared_without_comparing_each_with_each() -> None:
+    calls_of_reports(8)  # fills caches
+    few, many = calls_of_reports(32), calls_of_reports(256)
+    assert many < 12 * few, (few, many)
+
+
+def calls_of_leaving(size: int) -> int:
+    """The function calls of a pass that deletes old pods, while half of the world has not acknowledged the new attempt yet."""
+    views = [replica(f"worker-{index}", report=report(f"worker-{index}", step=3, inPlace=True), reported=at(10)) for index in range(size)]
+    story, half = Story(job(workers=size)), size // 2
+    story.see(seconds=0)
+    story.see(*views, seconds=10)
+    seen = [*views[:half], *(failed(f"worker-{index}", 137, seconds=20) for index in range(half, size))]
+    story.see(*seen, seconds=20)
+    old = [replace(replica(f"worker-{index}"), uid=f"old-{index}", name=f"old-{index}") for index in range(size)]
+    profile = cProfile.Profile()
+    profile.enable()
+    decision = story.see(*seen, *old, seconds=21)
+    profile.disable()
+    assert len([action for action in decision.actions if isinstance(action, DeleteReplica)]) >= size
+    return int(vars(pstats.Stats(profile))["total_calls"])
+
+
+def test_the_deletion_of_old_pods_does_not_compare_each_with_each_member() -> None:
+    calls_of_leaving(8)  # fills caches
+    few, many = calls_of_leaving(64), calls_of_leaving(512)
     assert many < 12 * few, (few, many)

@@ -329,7 +329,10 @@ def test_the_trainer_container_gets_the_devices_of_resource_claims() -> None:
         assert all("claims" not in each.get("resources", {}) for each in pod["spec"]["initContainers"])
 
 
-@pytest.mark.parametrize(("cpu", "processes", "threads"), [("8", 1, "8"), (8, 4, "2"), ("3", 2, "1"), ("500m", 1, "1"), ("2500m", 1, "2")])
+@pytest.mark.parametrize(
+    ("cpu", "processes", "threads"),
+    [("8", 1, "8"), (8, 4, "2"), ("3", 2, "1"), ("500m", 1, "1"), ("2500m", 1, "2"), ("1e999", 1, "9223372036854775808")],
+)
 def test_a_process_has_as_many_threads_as_cpus(cpu: str | int, processes: int, threads: str) -> None:
     [pod] = pods_of(ddp(roles={"worker": {"processesPerReplica": processes, "resources": {"limits": {"cpu": cpu}}}})).values()
     assert environment_of(pod)["OMP_NUM_THREADS"] == threads

@@ -114,3 +114,9 @@ def test_a_plot_of_bars_shows_any_label_unchanged(name: str, words: str, note: s
 
 def test_a_logarithmic_axis_without_names_has_plain_numbers() -> None:
     assert {"1", "10", "100"} <= set(words(Lines("bytes", "s", [Line([(1.0, 1.0), (100.0, 2.0)])], log_x=True)))
+
+
+@pytest.mark.parametrize("values", [(1.0, 1.7e308), (1e308, -1e308), (1e308,), (1e300, 1e-300), (1e100, 1e-100)])
+def test_extreme_values_leave_a_gap(values: tuple[float, ...]) -> None:
+    assert "step" in words(losses(*values))
+    assert "step" in words(Lines("step", "loss", [Line(list(enumerate(values)))]))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import threading
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,8 @@ from aiohttp import ClientResponse
 from aiohttp.test_utils import TestClient, TestServer
 
 from muster.api.status import TrainingJobStatus
-from muster.client import errors
+from muster.client import errors, views
+from muster.explain.snapshot import Snapshot
 from muster.report.job import JobView
 from muster.ui.app import HEADERS, Pages
 from muster.ui.following import MOST_STEPS, RunFollower
@@ -284,3 +287,32 @@ def test_a_growing_run_is_read_incrementally_with_a_limited_number_of_steps(tmp_
     third = follower.history()
     assert third is not None
     assert (len(third.steps), max(third.curve)) == (MOST_STEPS // 2 + 1, MOST_STEPS + 2)
+
+
+def test_a_large_job_does_not_occupy_the_event_loop_of_all_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    metadata = {"name": "digits", "namespace": "a", "uid": "j"}
+    snapshot = Snapshot(now=datetime.now(UTC), job={"metadata": metadata, "spec": {"strategy": "DDP", "trainer": {"task": "digits"}}})
+    threads = []
+
+    async def read(*_: Any, **__: Any) -> Any:
+        return snapshot
+
+    async def no_logs(*_: Any, **__: Any) -> list[Any]:
+        return []
+
+    def recorded(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def record(argument: Any) -> Any:
+            threads.append(threading.current_thread())
+            return function(argument)
+
+        return record
+
+    monkeypatch.setattr(views, "snapshot_of", read)
+    monkeypatch.setattr(views, "tails_of", no_logs)
+    for name in ("explain", "write_yaml"):
+        monkeypatch.setattr(views, name, recorded(getattr(views, name)))
+    connection: Any = type("Connection", (), {"namespace": "a"})
+    view = asyncio.run(views.cluster_view(connection, "digits"))
+    assert "strategy: DDP" in view.job_yaml
+    assert len(threads) == 2
+    assert threading.main_thread() not in threads

@@ -8,10 +8,10 @@ is a notable share of each step. A slow rank stays slow until a lower bound, so 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 
 from muster.api.status import Straggler, TrainingJobStatus
 from muster.lifecycle.facts.facts import Facts
@@ -19,6 +19,7 @@ from muster_contract.events import Fingerprint, Pace
 from muster_contract.reports import Report
 
 _MOST = 8
+_LACKING = "no version"
 
 
 @dataclass(frozen=True)
@@ -59,12 +60,20 @@ def _suffice(paces: list[tuple[str, Pace]], status: TrainingJobStatus) -> bool:
 
 def _slow(paces: list[tuple[str, Pace]], bounds: _Bounds) -> list[Straggler]:
     stragglers = []
+    ordered = sorted(pace.own_seconds or 0.0 for _, pace in paces)
     for label, pace in paces:
         seconds = pace.own_seconds or 0.0
-        others = median(other.own_seconds or 0.0 for _, other in paces if other is not pace)
+        others = _median_without(ordered, seconds)
         if seconds > others * bounds.times and seconds - others > bounds.share * (pace.seconds or seconds):
             stragglers.append(Straggler(rank=pace.rank, replica=label, seconds=seconds, others_seconds=others))
     return stragglers
+
+
+def _median_without(ordered: Sequence[float], value: float) -> float:
+    """The median of the other values of a sorted list. For each of many ranks, a sum over all others would take seconds."""
+    own, count = bisect_left(ordered, value), len(ordered) - 1
+    low, high = (ordered[at + (at >= own)] for at in ((count - 1) // 2, count // 2))
+    return low if low == high else (low + high) / 2
 
 
 def differences(reports: Iterable[Report]) -> list[str]:
@@ -80,15 +89,24 @@ def differences(reports: Iterable[Report]) -> list[str]:
 
 
 def _differences(fingerprints: Mapping[str, Fingerprint]) -> list[str]:
-    flat = {label: fingerprint.properties for label, fingerprint in sorted(fingerprints.items())}
-    names = sorted({name for properties in flat.values() for name in properties})
-    return [sentence for name in names for sentence in _differences_in(name, flat)]
+    holders: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for label, fingerprint in sorted(fingerprints.items()):
+        for name, value in fingerprint.properties.items():
+            holders[name][value].append(label)
+    labels = sorted(fingerprints)
+    return [sentence for name in sorted(holders) for sentence in _differences_in(name, holders[name], labels)]
 
 
-def _differences_in(name: str, flat: Mapping[str, Mapping[str, str]]) -> list[str]:
-    holders: dict[str, list[str]] = defaultdict(list)
-    for label, properties in flat.items():
-        holders[properties.get(name, "no version")].append(label)
-    usual = max(holders, key=lambda value: len(holders[value]))  # in a draw, the first one, which holds the lowest name
-    others = "the others have" if len(holders[usual]) > 1 else f"{holders[usual][0]} has"
+def _differences_in(name: str, holders: dict[str, list[str]], labels: Sequence[str]) -> list[str]:
+    """`holders` has the ranks of each value. A program may report thousands of names that no other rank has, so the ranks without a value
+    are listed only if they are not the majority."""
+    lacking = len(labels) - sum(map(len, holders.values()))
+    if lacking > max(map(len, holders.values())):
+        usual, others = _LACKING, "the others have"
+    else:
+        having = {label for group in holders.values() for label in group}
+        if lacking:
+            holders[_LACKING] += [label for label in labels if label not in having]
+        usual = min(holders, key=lambda value: (-len(holders[value]), holders[value][0]))
+        others = "the others have" if len(holders[usual]) > 1 else f"{holders[usual][0]} has"
     return [f"{label} has {name} {value}, {others} {usual}" for value, group in holders.items() if value != usual for label in group]

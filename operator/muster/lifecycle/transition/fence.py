@@ -50,7 +50,8 @@ def exit_seconds(status: TrainingJobStatus, facts: Facts, view: ReplicaView) -> 
     """The grace period, in seconds, of a replica that is not in the current world. None stands for the grace period of the pod. A replica
     that did not acknowledge has used most of the time. In a broken world no replica can save."""
     seconds = grace_seconds(facts.spec, status)
-    if any(member.uid == view.uid for member in _awaited(status)):
+    member = status.world.member_of.get(view.uid) if status.world else None
+    if member is not None and member.awaited:
         return seconds + _EXIT_SECONDS
     return None if seconds else facts.brief_grace
 
