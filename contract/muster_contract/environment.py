@@ -76,8 +76,8 @@ TRACKER_VARIABLES: Mapping[str, str] = {
 }
 """Variables of experiment trackers. The supervisor sets them for `script` and `command`, unless they are set."""
 
-REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
-"""A reference `$(NAME)` to a variable, or an escaped dollar sign."""
+REFERENCE = re.compile(r"\$(?:\$|\(([^)]{0,1024})\))")
+"""A reference `$(NAME)` to a variable, or an escaped dollar sign. Without a limit of the name, a text of many `$(` would take minutes."""
 RESCUE_SECONDS = 5.0
 """Seconds that a process that has lost its peers may take to save its state."""
 
