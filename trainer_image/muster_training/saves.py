@@ -21,6 +21,7 @@ from muster_contract.checkpoint_layout import MANIFEST, MARKER
 from muster_contract.environment import ReplicaEnvironment
 from muster_contract.errors import TrainerError, UserError
 from muster_contract.events import CommitReason
+from muster_contract.text import text_of
 from muster_contract.trainer_spec import CheckpointSpec
 from muster_trainer.checkpoint import Fence, Manifest, Selection, Store, files, read_back, select
 from muster_trainer.checkpoint.manifest import LARGEST_MANIFEST, check_identity
@@ -163,7 +164,7 @@ class Saves:
         """Sends this rank's error to the other ranks, so that they raise it instead of waiting."""
 
         def raised() -> None:
-            raise UserError(f"rank {self._ranks.rank} failed while it wrote a checkpoint: {type(error).__name__}: {error}")
+            raise UserError(f"rank {self._ranks.rank} failed while it wrote a checkpoint: {type(error).__name__}: {text_of(error)}")
 
         with suppress(TrainerError):
             gather(self._ranks, raised)

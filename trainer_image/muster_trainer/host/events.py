@@ -8,9 +8,10 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from platform import python_version
-from typing import Any
+from typing import Any, TextIO
 
 from muster_contract.codes import ExitCode
 from muster_contract.environment import EVENTS_FD
@@ -69,11 +70,17 @@ class Events:
     def say(self, text: str) -> None:
         """Prints one line to stdout, on rank 0 only."""
         if self.rank == 0:
-            print(text, flush=True)
+            _print(text, sys.stdout)
 
     def complain(self, text: str) -> None:
         """Prints one line to stderr, on any rank."""
-        print(text, file=sys.stderr, flush=True)
+        _print(text, sys.stderr)
+
+
+def _print(text: str, stream: TextIO) -> None:
+    """Prints one line. Ignores errors, because the user's code may have closed or replaced the stream."""
+    with suppress(Exception):
+        print(text, file=stream, flush=True)
 
 
 def _write_all(descriptor: int, content: bytes) -> None:
