@@ -29,15 +29,16 @@ class StopRequest:
         self.on_request: Callable[[], None] = lambda: None
         """Called in another thread when SIGTERM arrives."""
         self._events_descriptor = events_descriptor
-        self._reader, writer = os.pipe()
-        os.set_blocking(writer, False)
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
         self.listen()
-        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         threading.Thread(target=self._watch, name="stop-request", daemon=True).start()
 
     def listen(self) -> None:
-        """Installs the handler of SIGTERM. Call it again after a framework has started, because TensorFlow's cluster replaces it."""
+        """Installs the handler of SIGTERM, and the pipe. Call it again after a framework has started and the user's code was imported.
+        TensorFlow's cluster replaces the handler, and a loop of asyncio that handles signals takes the pipe away when it ends."""
         signal.signal(signal.SIGTERM, lambda *_: None)
+        signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
 
     def _watch(self) -> None:
         poll = select.poll()
