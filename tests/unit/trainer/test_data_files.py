@@ -270,6 +270,15 @@ def test_a_tfrecord_that_does_not_fit_is_refused_by_feature(tmp_path: Path) -> N
         open_files(other, "train", Column("inputs", "int64", (3,)), Column("targets", "int64"))
 
 
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_number_that_is_out_of_range_is_refused(form: str, tmp_path: Path) -> None:
+    data = Samples(np.array([[1], [2**40]]), DATA.targets[:2])
+    write(data, tmp_path, "train", form=form, files=1)
+    assert opened(tmp_path, data, form).batch([0, 1])[0].tolist() == [[1], [2**40]]
+    with pytest.raises(BadConfiguration, match=str(2**40)):
+        opened(tmp_path, Samples(np.zeros((2, 1), np.int32), data.targets), form).batch([0, 1])
+
+
 def test_missing_files_are_named_with_the_existing_ones(tmp_path: Path) -> None:
     (tmp_path / "test-0.csv").write_text("a")
     with pytest.raises(BadConfiguration, match=r"data.train: .*/train-\*.* test-0.csv"):

@@ -17,7 +17,7 @@ import numpy as np
 
 from muster_contract.errors import BadConfiguration, TrainerError
 from muster_trainer.checkpoint.objects import Location
-from muster_trainer.data.files.columns import Column, Part
+from muster_trainer.data.files.columns import Column, Part, converted
 from muster_trainer.data.files.fileset import FileSet
 from muster_trainer.data.files.opened import OpenFile, Stream
 
@@ -75,8 +75,13 @@ class Arrays(FileSet):
         for number in set(numbers.tolist()):
             own = np.flatnonzero(numbers == number)
             rows = [records[position][1] for position in own]
-            for array, source in zip(arrays, self._rows[number], strict=True):
-                array[own] = source.read(rows)
+            for column, array, source in zip(self.columns, arrays, self._rows[number], strict=True):
+                try:
+                    array[own] = converted(source.read(rows), column.type)
+                except ValueError as error:
+                    raise BadConfiguration(
+                        f"data file {source.file.path}: {column.name} cannot be read as {column.dtype}: {error}"
+                    ) from None
         return arrays
 
 
