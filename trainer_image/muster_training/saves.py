@@ -256,12 +256,12 @@ def _make_folder(place: Location, name: str) -> Path:
 def _names(folder: Path) -> list[str]:
     """The files in the folder and below. Raises UserError for a link or a pipe, which a checkpoint cannot hold."""
     names = []
-    for parent, _, file_names in os.walk(folder):
-        for name in file_names:
+    for parent, folders, file_names in os.walk(folder):
+        for name in (*folders, *file_names):
             path = Path(parent) / name
-            if path.is_symlink() or not path.is_file():
+            if path.is_symlink() or not (path.is_file() or path.is_dir()):
                 raise UserError(f"checkpoint: {path.relative_to(folder)} is not a regular file; write its content instead")
-            names.append(path.relative_to(folder).as_posix())
+        names += [(Path(parent) / name).relative_to(folder).as_posix() for name in file_names]
     if reserved := sorted({MANIFEST, MARKER}.intersection(names)):
         raise UserError(f"checkpoint: {reserved[0]} is a reserved name; use another name")
     return sorted(names)

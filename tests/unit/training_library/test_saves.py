@@ -185,3 +185,14 @@ def test_no_rank_waits_for_one_whose_error_has_no_text(storage: str) -> None:
     assert isinstance(failed, Speechless)
     for error in (first, third):
         assert absent(str(error), "rank 1", "Speechless") == []
+
+
+def test_a_link_to_a_folder_cannot_be_saved(storage: str) -> None:
+    def save(rank: int, saves: Saves) -> None:
+        with saves.write(5, CommitReason.PERIODIC, []) as folder:
+            (folder / f"{rank}.txt").touch()
+            (folder / "newest").symlink_to(folder)
+
+    for error in on_all(world(storage), save):
+        assert isinstance(error, UserError)
+        assert absent(str(error), "newest", "not a regular file") == []
