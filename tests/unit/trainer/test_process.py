@@ -137,3 +137,21 @@ def test_odd_code_of_the_user_changes_no_exit_code(body: str, code: int, message
     assert ended.returncode == code, ended.stderr
     assert "Traceback" not in ended.stderr
     assert (message or "") in ended.stderr
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "os.close(events.descriptor); events.phase('Training')",
+        "stop = StopRequest(events.descriptor); os.close(events.descriptor); signal.raise_signal(signal.SIGINT); time.sleep(60)",
+    ],
+)
+def test_code_of_the_user_that_closes_the_pipe_of_events_is_to_blame(body: str) -> None:
+    program = RUN.format(body=f"    import os, signal, time; from muster_trainer.host.stopping import StopRequest; {body}")
+    reader, writer = os.pipe()
+    environ = {**os.environ, "MUSTER_EVENTS_FD": str(writer)}
+    ended = subprocess.run([sys.executable, "-c", program], env=environ, pass_fds=[writer], capture_output=True, text=True, timeout=60)
+    os.close(writer)
+    os.close(reader)
+    assert ended.returncode == 10, ended.stderr
+    assert "closed a descriptor" in ended.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from platform import python_version
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 from muster_contract.codes import ExitCode
 from muster_contract.environment import EVENTS_FD
@@ -47,7 +48,9 @@ class Events:
         line = json.dumps(encode_event(replace(event, time=time.time(), rank=self.rank)), default=str) + "\n"
         try:
             _write_all(self.descriptor, line.encode())
-        except OSError:
+        except OSError as error:
+            if error.errno == errno.EBADF:
+                end_without_events()
             os._exit(ExitCode.PEER_LOST)
 
     def fingerprint(self, framework: Mapping[str, Any]) -> None:
@@ -75,6 +78,13 @@ class Events:
     def complain(self, text: str) -> None:
         """Prints one line to stderr, on any rank."""
         _print(text, sys.stderr)
+
+
+def end_without_events() -> NoReturn:
+    """Ends the process as a failure of the user's code, which has closed the descriptor of events."""
+    with suppress(OSError):
+        os.write(2, f"the training code closed a descriptor that it had not opened ({EVENTS_FD}); close your own files only\n".encode())
+    os._exit(ExitCode.USER_ERROR)
 
 
 def _print(text: str, stream: TextIO) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from muster_contract.codes import ExitCode
+from muster_trainer.host.events import end_without_events
 
 LOST_SUPERVISOR = "the supervisor is gone"
 
@@ -46,8 +47,10 @@ class StopRequest:
         if self._events_descriptor is not None:
             poll.register(self._events_descriptor, 0)  # polls for errors only, which show that the reader is gone
         while True:
-            for descriptor, _ in poll.poll():
+            for descriptor, state in poll.poll():
                 if descriptor == self._events_descriptor:
+                    if state & select.POLLNVAL:
+                        end_without_events()
                     _say(LOST_SUPERVISOR)
                     os._exit(ExitCode.PEER_LOST)
                 if signal.SIGTERM in os.read(self._reader, 64):
