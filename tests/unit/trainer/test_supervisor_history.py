@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(60)
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=100))
 @example([0] * 20)
 @example([0, 2] * 20)
-def test_a_series_is_bounded_and_has_the_newest_event_whatever_the_steps(steps: list[int]) -> None:
+def test_a_series_of_any_steps_is_bounded_and_has_the_newest_event(steps: list[int]) -> None:
     series = Series(MOST)
     for number, step in enumerate(steps):
         series.add(Step(step=step), f"{step} {number}".encode())
