@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 
 def printable(text: str, *, keep: str = "") -> str:
     r"""The text with each character that does not print written as an escape such as `\x1b` or `\n`.
@@ -11,3 +13,10 @@ def printable(text: str, *, keep: str = "") -> str:
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() or each in keep else ascii(each)[1:-1] for each in text)
+
+
+def text_of(error: BaseException) -> str:
+    """The text of an exception in one line. Empty if it has none, and also if its own `__str__` fails."""
+    with suppress(Exception):
+        return " ".join(str(error).split())
+    return ""

@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from local_cluster.ports import free_ports
 from tests.support.supervisors import IGNORES_SIGTERM, SENDS_AN_EVENT, SupervisorRun
 
 
@@ -124,3 +125,35 @@ def test_a_state_folder_that_cannot_be_made_is_named(run: SupervisorRun) -> None
 def test_a_termination_log_that_cannot_be_written_changes_nothing_else(run: SupervisorRun) -> None:
     assert run.start("pass", MUSTER_TERMINATION_LOG=str(run.folder / "no" / "log")).wait() == 0
     assert "last words cannot be written" in run.err.read_text()
+
+
+ENDS_THE_TRAINER = """
+import os, signal, torch
+calls = 0
+def build_model(config): return torch.nn.Linear(2, 1)
+def dataset(config): return [(torch.ones(2), torch.ones(1))] * 80
+def loss(outputs, batch):
+    global calls
+    calls += 1
+    if calls == 3:
+        {code}
+    return (outputs - batch[1]).pow(2).flatten()
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("code", "meaning", "message"),
+    [
+        ("os._exit(0)", 10, "ended the process before the last step"),
+        ("raise KeyboardInterrupt('now')", 10, "KeyboardInterrupt: now"),
+        ("os.close(1), os.close(2)", 0, "completed"),
+    ],
+)
+def test_code_of_a_module_that_harms_its_process_has_the_right_outcome(run: SupervisorRun, code: str, meaning: int, message: str) -> None:
+    (run.folder / "odd.py").write_text(ENDS_THE_TRAINER.format(code=code))
+    environ = run.environment(processes=1, entry={"module": "odd"}, grace=20)
+    [port] = free_ports(1)
+    started = run.start("", MUSTER_TRAINER=environ["MUSTER_TRAINER"], MASTER_PORT=str(port), MUSTER_ATTEMPT="0")
+    assert started.wait() == meaning, run.err.read_text()
+    assert message in run.last_words()["message"]

@@ -812,7 +812,7 @@ BY_UNIT_TESTS: tuple[Mutant, ...] = (
     _unit(
         "older-than-the-commit",
         "survivors do steps again that are committed",
-        "muster_trainer.training.loop:newest_step",
+        "muster_trainer.training.resume_point:newest_step",
         _always(0),
         GOING_ON,
     ),

@@ -29,6 +29,7 @@ from muster_trainer.host.framework import module_of, set_quiet
 from muster_trainer.tasks.module import Task, describe, load_task
 
 RECORD = "export.json"
+_LARGEST_RECORD = 16 << 20
 SAMPLES = 64
 TOLERANCES = {"cpu": 1e-5, "gpu": 1e-3, "BFloat16": 2e-2}
 """The largest difference of the mean loss that counts as equal: relative for a loss above 1, and absolute below.
@@ -173,15 +174,15 @@ def check(directory: Path) -> str:
     Raises CheckpointDamaged if a file has changed, UserError if the predictions differ, and BadConfiguration if it is no export.
     """
     try:
-        record = json.loads((directory / RECORD).read_bytes())
-    except (OSError, ValueError) as error:
+        record = json.loads(files.read(directory / RECORD, limit=_LARGEST_RECORD))
+        listed, trainer = dict(record["files"]), TrainerSpec.from_json(json.dumps(record["trainer"]))
+    except (OSError, ValueError, RecursionError, LookupError, TypeError) as error:
         raise BadConfiguration(f"{directory} is not an export: its {RECORD} cannot be read ({error})") from error
-    for name, digest in record["files"].items():
+    for name, digest in listed.items():
         if not (directory / name).is_file() or files.sha256(directory / name) != digest:
             raise CheckpointDamaged(f"export {directory}: {name} is not as it was written (its SHA-256 differs, or it is missing)")
-    spec = TrainerSpec.from_json(json.dumps(record["trainer"]))
-    set_quiet(spec.strategy.framework)
-    return _check(directory, record, load_task(spec), framework=spec.strategy.framework)
+    set_quiet(trainer.strategy.framework)
+    return _check(directory, record, load_task(trainer), framework=trainer.strategy.framework)
 
 
 def _check(directory: Path, record: Mapping[str, Any], task: Task, *, framework: Framework) -> str:

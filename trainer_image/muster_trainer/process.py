@@ -8,6 +8,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import NoReturn
 
 from muster_contract.codes import ExitCode
@@ -42,7 +43,7 @@ def main() -> NoReturn:
     except SystemExit as error:  # raised by the user's code, because `_end` does not raise it
         message = f"the training code ended the process: {describe(error)}; remove that call, because Muster ends the process itself"
         _end(_failed(events, UserError(message)))
-    except Exception as error:  # noqa: BLE001 (the user's code can raise anything)
+    except BaseException as error:  # noqa: BLE001 (the user's code can raise anything)
         _end(_failed(events, UserError(f"the training code failed: {describe(error)}")))
 
 
@@ -51,8 +52,9 @@ def _end(code: ExitCode) -> NoReturn:
 
     For example, PyTorch's destructors hold the GIL while they join the threads of Gloo, and these threads may need the GIL.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # the user's code may have closed or replaced it
+            stream.flush()
     os._exit(code)
 
 

@@ -21,6 +21,7 @@ from muster_contract.checkpoint_layout import MANIFEST, MARKER
 from muster_contract.environment import ReplicaEnvironment
 from muster_contract.errors import TrainerError, UserError
 from muster_contract.events import CommitReason
+from muster_contract.text import text_of
 from muster_contract.trainer_spec import CheckpointSpec
 from muster_trainer.checkpoint import Fence, Manifest, Selection, Store, files, read_back, select
 from muster_trainer.checkpoint.manifest import LARGEST_MANIFEST, check_identity
@@ -163,7 +164,7 @@ class Saves:
         """Sends this rank's error to the other ranks, so that they raise it instead of waiting."""
 
         def raised() -> None:
-            raise UserError(f"rank {self._ranks.rank} failed while it wrote a checkpoint: {type(error).__name__}: {error}")
+            raise UserError(f"rank {self._ranks.rank} failed while it wrote a checkpoint: {type(error).__name__}: {text_of(error)}")
 
         with suppress(TrainerError):
             gather(self._ranks, raised)
@@ -255,12 +256,12 @@ def _make_folder(place: Location, name: str) -> Path:
 def _names(folder: Path) -> list[str]:
     """The files in the folder and below. Raises UserError for a link or a pipe, which a checkpoint cannot hold."""
     names = []
-    for parent, _, file_names in os.walk(folder):
-        for name in file_names:
+    for parent, folders, file_names in os.walk(folder):
+        for name in (*folders, *file_names):
             path = Path(parent) / name
-            if path.is_symlink() or not path.is_file():
+            if path.is_symlink() or not (path.is_file() or path.is_dir()):
                 raise UserError(f"checkpoint: {path.relative_to(folder)} is not a regular file; write its content instead")
-            names.append(path.relative_to(folder).as_posix())
+        names += [(Path(parent) / name).relative_to(folder).as_posix() for name in file_names]
     if reserved := sorted({MANIFEST, MARKER}.intersection(names)):
         raise UserError(f"checkpoint: {reserved[0]} is a reserved name; use another name")
     return sorted(names)

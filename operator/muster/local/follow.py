@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 CHUNK = 1 << 20
@@ -21,7 +22,7 @@ class LogFollower:
         """The new lines of the log."""
         offset = self._offsets.get(log, 0)
         try:
-            with log.open("rb") as file:
+            with os.fdopen(os.open(log, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # a pipe must not block
                 file.seek(offset)
                 chunk = file.read(CHUNK)
         except OSError:

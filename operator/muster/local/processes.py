@@ -17,9 +17,10 @@ from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 from muster.local.errors import ConfigurationError, StorageError
 from muster.local.launch import Launch
 from muster.local.sweep import REPLICA_MARK, sweep
+from muster.report.storage import content_of
 from muster_contract.codes import SIGNAL_BASE
-from muster_contract.reports import LastWords
-from muster_contract.wire import WireError, parse
+from muster_contract.reports import MAX_LAST_WORDS, LastWords
+from muster_contract.wire import parse
 
 REAP_SECONDS = 5.0  # added to the grace period, so that a supervisor can reap and write its last words
 CLOSE_SECONDS = 5.0  # the longest wait until replicas whose processes were ended have finished
@@ -192,6 +193,6 @@ class ProcessTable:
 def read_last_words(path: Path) -> LastWords | None:
     """The last words in the file. None if there are none, or if the file cannot be read."""
     try:
-        return parse(LastWords, path.read_bytes())
-    except (OSError, WireError):
+        return parse(LastWords, content_of(path, MAX_LAST_WORDS))
+    except (OSError, ValueError):
         return None

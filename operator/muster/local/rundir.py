@@ -15,6 +15,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import stat
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,14 +24,14 @@ from pathlib import Path
 from typing import IO, Any
 
 import psutil
-import yaml
 from pydantic import ValidationError
 
-from muster.admission.yaml_text import write_yaml
+from muster.admission.yaml_text import read_yaml, write_yaml
 from muster.api.job import TrainingJob
 from muster.api.spec import TrainingJobSpec
 from muster.api.status import Phase, TrainingJobStatus
 from muster.local.errors import ConfigurationError, FieldError, StorageError
+from muster.report.storage import MOST_RUN_BYTES, content_of
 
 FIXED_FIELDS = (
     "strategy",
@@ -42,6 +43,7 @@ FIXED_FIELDS = (
     "batch.globalSize",
 )
 """Fields that must not change within a run, because the training would not be the same."""
+_LONGEST_PID = 32
 _CLOCK_SECONDS = 2.0
 """Seconds by which the clock of processes may differ from that of files."""
 
@@ -119,7 +121,8 @@ class RunDirectory:
         """Replaces the file atomically. After a crash, it has either the old or the new content."""
         target, draft = self.path / name, self.path / f".{name}.new"
         try:
-            with draft.open("w", encoding="utf-8") as file:
+            draft.unlink(missing_ok=True)
+            with draft.open("x", encoding="utf-8") as file:  # follows no link
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
@@ -155,11 +158,11 @@ def load_run(path: Path) -> TrainingJob | None:
         return None
     job_file, status_file = path / "job.yaml", path / "status.json"
     try:
-        job = TrainingJob.model_validate(yaml.safe_load(job_file.read_text(encoding="utf-8")))
+        job = TrainingJob.model_validate(read_yaml(content_of(job_file, MOST_RUN_BYTES).decode()).data)
         if not status_file.exists():
             return job
-        return job.with_status(TrainingJobStatus.from_wire(json.loads(status_file.read_text(encoding="utf-8"))))
-    except (OSError, ValidationError, ValueError, yaml.YAMLError) as error:
+        return job.with_status(TrainingJobStatus.from_wire(json.loads(content_of(status_file, MOST_RUN_BYTES))))
+    except (OSError, ValidationError, ValueError, RecursionError) as error:
         first = str(error).splitlines()[0]
         raise ConfigurationError(
             f"{path}: the run in it cannot be read ({first}); move it aside with --fresh, or name another with --run-dir"
@@ -171,7 +174,7 @@ def pid_of_run(path: Path) -> int | None:
     the same time."""
     try:
         lock = path / "lock"
-        pid, locked = int(lock.read_text(encoding="utf-8")), lock.stat().st_mtime
+        pid, locked = int(content_of(lock, _LONGEST_PID)), lock.stat().st_mtime
         process = psutil.Process(pid)
         is_same = process.create_time() <= locked + _CLOCK_SECONDS  # else another process has the pid by now
         return pid if is_same and process.status() != psutil.STATUS_ZOMBIE else None
@@ -185,8 +188,8 @@ def mark_of(path: Path, uid: str) -> str:
     A copy of a directory holds the same uid. Without the identity, a run of the copy would end the processes of the original. A directory
     that is renamed keeps its identity.
     """
-    stat = path.stat()
-    return f"{uid}/{stat.st_dev:x}-{stat.st_ino:x}"
+    status = path.stat()
+    return f"{uid}/{status.st_dev:x}-{status.st_ino:x}"
 
 
 def open_run_directory(path: Path) -> RunDirectory:
@@ -204,7 +207,11 @@ def open_run_directory(path: Path) -> RunDirectory:
 
 
 def _locked(path: Path) -> IO[str]:
-    lock = (path / "lock").open("a+", encoding="utf-8")
+    descriptor = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ConfigurationError(f"{path / 'lock'}: is not a regular file; remove it, or name another directory with --run-dir")
+    lock = os.fdopen(descriptor, "a+", encoding="utf-8")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

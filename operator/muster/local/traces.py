@@ -12,6 +12,8 @@ from muster.report.history import recorded_events
 from muster_contract.reports import LastWords, Report
 from muster_contract.run_state import RunState, apply, with_state
 
+_LONGEST_INDEX = 6
+
 
 @dataclass(frozen=True)
 class Traces:
@@ -42,9 +44,9 @@ def traces_of(run: Path, attempt: int) -> Traces:
 def _last_words(run: Path, attempt: int) -> dict[tuple[str, int], LastWords]:
     by_replica = {}
     for path in run.glob("attempts/*/*/termination.json"):
-        words = read_last_words(path)
+        role, _, index = path.parent.name.rpartition("-")
+        words = read_last_words(path) if index.isdecimal() and len(index) <= _LONGEST_INDEX else None
         if words is not None and words.attempt == attempt:
-            role, _, index = path.parent.name.rpartition("-")
             by_replica[role, int(index)] = words
     return by_replica
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from muster.report.storage import content_of
 from muster_contract.events import Commit, Evaluation, Event, Fingerprint, Resumed, Step, TrainingMeasurement, decode_event
 
+MOST_EVENT_BYTES = 1 << 30
+"""The longest file of events that is read."""
 _T = TypeVar("_T", bound=Event)
 
 
@@ -49,9 +53,11 @@ class History:
 
 
 def recorded_events(run: Path) -> Iterator[Event]:
-    """The events of a run directory, in the order in which each replica wrote them. Omits lines without a valid event."""
+    """The events of a run directory, in the order in which each replica wrote them. Omits lines without a valid event, and files of another
+    kind."""
     for path in sorted(run.glob("attempts/*/*/events.jsonl")):
-        yield from events_in(path.read_text(encoding="utf-8", errors="replace"))
+        with suppress(OSError, ValueError):
+            yield from events_in(content_of(path, MOST_EVENT_BYTES).decode(errors="replace"))
 
 
 def events_in(text: str) -> Iterator[Event]:

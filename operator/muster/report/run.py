@@ -14,6 +14,7 @@ from muster.report.curves import compare
 from muster.report.history import History, ReportError, read_history
 from muster.report.page import Cell, Finding, Page, Section, Source, Story, Table
 from muster.report.plots import Bar, Bars, Line, Lines
+from muster.report.storage import MOST_RUN_BYTES, content_of
 from muster.report.timeline import Kind, Span, coarse, goodput, seconds_by_kind, timeline
 from muster_contract.events import ResumeSource
 
@@ -264,8 +265,9 @@ def read_run(directory: Path) -> Run:
     if not history.steps:
         raise ReportError(f"{directory}: the run did no training step, so there is nothing to draw; its logs are below attempts/")
     try:
-        status = TrainingJobStatus.from_wire(json.loads((directory / "status.json").read_text(encoding="utf-8")))
-        job_yaml = (directory / "job.yaml").read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise ReportError(f"{directory}: the run directory is not complete: {error}") from error
+        status = TrainingJobStatus.from_wire(json.loads(content_of(directory / "status.json", MOST_RUN_BYTES)))
+        job_yaml = content_of(directory / "job.yaml", MOST_RUN_BYTES).decode()
+    except (OSError, ValueError, RecursionError) as error:
+        first = str(error).partition("\n")[0]
+        raise ReportError(f"{directory}: the run directory is not complete: {first}") from error
     return Run(name=directory.resolve().name, job_yaml=job_yaml, status=status, history=history)

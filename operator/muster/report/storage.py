@@ -27,6 +27,8 @@ MOST_LISTED = 200_000
 """The largest number of names in the listings in memory."""
 MOST_CACHED = 64 << 20
 """The largest number of bytes of objects in memory."""
+MOST_RUN_BYTES = 16 << 20
+"""The largest number of bytes of the job and of the status in a run directory."""
 CONNECT_SECONDS, READ_SECONDS = 5, 20
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _T = TypeVar("_T")
@@ -123,15 +125,25 @@ class _OpenDirectory:
             os.close(descriptor)
 
     def content(self, name: str, limit: int) -> bytes:
-        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self.descriptor)
-        with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise ValueError(f"{name} is not a regular file")
+        return content_of(name, limit, folder=self.descriptor)
+
+
+def content_of(path: str | Path, limit: int, *, folder: int | None = None) -> bytes:
+    """The content of a file. `folder` is the descriptor of the folder that the path is relative to, if any.
+
+    Raises OSError, and ValueError if it is not a regular file, or is longer than `limit` bytes."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError(f"{path} is not a regular file")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
             content = file.read(limit + 1)
-        return _within(name, content, limit)
+    finally:
+        os.close(descriptor)
+    return _within(path, content, limit)
 
 
-def _within(name: str, content: bytes, limit: int) -> bytes:
+def _within(name: str | Path, content: bytes, limit: int) -> bytes:
     if len(content) > limit:
         raise ValueError(f"{name} is longer than {limit} bytes")
     return content

@@ -54,10 +54,14 @@ class RunFollower:
     def _take(self, text: str) -> None:
         for event in events_in(text):
             if isinstance(event, Step):
-                if event.step % self._stride == 0:
+                if self._is_stored(event):
                     self._steps.append(event)
             elif not isinstance(event, Pace | PhaseEvent):
                 self._events.append(event)
         while len(self._steps) > MOST_STEPS:
             self._stride *= 2
-            self._steps = [step for step in self._steps if step.step % self._stride == 0]
+            self._steps = [step for step in self._steps if self._is_stored(step)]
+
+    def _is_stored(self, step: Step) -> bool:
+        """Step 0, which a program may report many times, is a multiple of every stride, and so must not stay."""
+        return self._stride == 1 or (step.step > 0 and step.step % self._stride == 0)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,8 @@ import pytest
 from muster.api.job import TrainingJob
 from muster.api.status import Notice, Phase, Progress, Reason, Restarts, TrainingJobStatus
 from muster.local.errors import ConfigurationError, FieldError, StorageError
-from muster.local.rundir import RunDirectory, continued, new_run, open_run_directory
+from muster.local.follow import LogFollower
+from muster.local.rundir import RunDirectory, continued, load_run, new_run, open_run_directory, pid_of_run
 from muster.local.start import Start, open_run, reopened
 from muster_contract.codes import ExitCode
 from muster_contract.notices import NoticeReason
@@ -203,3 +207,53 @@ def test_old_last_words_are_removed_from_the_directory_of_a_replica(tmp_path: Pa
     (folder / "termination.json").write_text("{}")
     directory.prepare(folder)
     assert list(folder.iterdir()) == []
+
+
+LAUGHS = "a: &a [1]\n" + "".join(f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n" for before, name in pairwise("abcdefghijk"))
+
+
+@pytest.mark.parametrize("name", ["job.yaml", "status.json"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        os.mkfifo,
+        Path.mkdir,
+        lambda path: path.symlink_to("/dev/zero"),
+        lambda path: path.write_text("[" * 100_000),
+        lambda path: path.write_text(LAUGHS),
+        lambda path: path.write_bytes(b"\xff"),
+    ],
+)
+def test_a_run_that_others_have_written_is_read_within_bounds(name: str, make: Callable[[Path], object], tmp_path: Path) -> None:
+    left_by(tmp_path)
+    (tmp_path / name).unlink()
+    make(tmp_path / name)
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        load_run(tmp_path)
+
+
+def test_a_lock_and_a_draft_that_are_links_change_no_other_file(tmp_path: Path) -> None:
+    other, path = tmp_path / "other", tmp_path / "run"
+    other.write_text("content")
+    left_by(path)
+    (path / ".status.json.new").symlink_to(other)
+    directory = open_run_directory(path)
+    directory.write_status(TrainingJobStatus())
+    directory.release()
+    (path / "lock").unlink()
+    (path / "lock").symlink_to(other)
+    with pytest.raises(ConfigurationError, match="symbolic link"):
+        open_run_directory(path)
+    assert other.read_text() == "content"
+
+
+def test_a_lock_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "lock")
+    with pytest.raises(ConfigurationError, match="not a regular file"):
+        open_run_directory(tmp_path)
+    assert pid_of_run(tmp_path) is None
+
+
+def test_a_log_that_is_a_pipe_has_no_lines(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "log.txt")
+    assert LogFollower().lines(tmp_path / "log.txt") == []

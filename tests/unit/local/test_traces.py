@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -119,3 +120,14 @@ def test_invalid_events_are_ignored(tmp_path: Path) -> None:
     assert (view.report.progress.step, view.report.checkpoint) == (9, None)
     assert traces_of(tmp_path, 1).last_event is None
     assert view.finished == datetime.fromtimestamp((NOW + timedelta(seconds=4)).timestamp(), UTC)
+
+
+def test_last_words_in_odd_places_are_left_out(tmp_path: Path) -> None:
+    killed(tmp_path)
+    left(tmp_path, event("step", 30, step=27), attempt=0, code=20)
+    before = traces_of(tmp_path, 0)
+    left(tmp_path, folder="attempts/0/elsewhere", attempt=0, code=10)
+    left(tmp_path, folder=f"attempts/0/worker-{'9' * 5000}"[:200], attempt=0, code=10)
+    left(tmp_path, folder="attempts/0/worker-5")
+    os.mkfifo(tmp_path / "attempts/0/worker-5/termination.json")
+    assert traces_of(tmp_path, 0) == before

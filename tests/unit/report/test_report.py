@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -359,7 +361,27 @@ def test_a_loss_that_is_not_a_number_is_drawn_as_a_gap(run_dir: Path) -> None:
     assert "after 4 steps with loss nan" in as_html(run_page(read_run(run_dir)))
 
 
-def test_a_run_without_a_status_is_refused(run_dir: Path) -> None:
-    (run_dir / "status.json").write_text("{")
-    with pytest.raises(ReportError, match="not complete"):
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("status.json", lambda path: path.write_text("{")),
+        ("status.json", lambda path: path.write_text("[" * 100_000)),
+        ("status.json", lambda path: path.write_text('{"phase": 5}')),
+        ("status.json", os.mkfifo),
+        ("job.yaml", os.mkfifo),
+        ("job.yaml", lambda path: path.write_bytes(b"\xff")),
+    ],
+)
+def test_a_run_without_a_status_or_a_job_is_refused(run_dir: Path, name: str, make: Callable[[Path], object]) -> None:
+    (run_dir / name).unlink()
+    make(run_dir / name)
+    with pytest.raises(ReportError, match=r"not complete: .+\Z"):
         read_run(run_dir)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def test_events_that_are_not_a_file_are_left_out(run_dir: Path, make: Callable[[Path], object]) -> None:
+    before = read_run(run_dir).history
+    (run_dir / "attempts/7/worker-0").mkdir(parents=True)
+    make(run_dir / "attempts/7/worker-0/events.jsonl")
+    assert read_run(run_dir).history == before

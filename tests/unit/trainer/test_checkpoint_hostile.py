@@ -6,6 +6,7 @@ import copy
 import hashlib
 import json
 import os
+import shutil
 import socket
 import tempfile
 from collections.abc import Callable
@@ -267,6 +268,16 @@ def test_a_link_to_a_folder_is_not_a_checkpoint_and_its_target_stays(tmp_path: P
     assert chosen(tmp_path / "store")[0] == 10
     made.retain()
     assert read_verified(elsewhere).step == 30
+
+
+def test_a_checkpoint_whose_folder_was_renamed_is_damaged(tmp_path: Path) -> None:
+    store(tmp_path)
+    path = save(tmp_path, 10)
+    renamed = shutil.copytree(path, path.with_name(path.name.replace("00000010", "00000090")))
+    assert chosen(tmp_path) == (10, "its folder was renamed: manifest.json is of step 10")
+    (tmp_path / "newest").symlink_to(renamed)
+    with pytest.raises(CheckpointDamaged, match="renamed"):
+        select(CheckpointSpec(str(tmp_path / "other"), resume=str(tmp_path / "newest")), Fence(CREATED, 0))
 
 
 def test_a_checkpoint_with_a_folder_as_marker_is_removed(tmp_path: Path) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,9 @@ def lines(*rows: str) -> Callable[[Path], None]:
         (("inputs.0,inputs.1,inputs.2,targets", "1,2,3,4", "1,2,3"), "record 2: .* 3 .* 4"),
         (("inputs.0,inputs.1,inputs.2,targets", "1,2,x,4"), "record 1: column inputs.2 .*'x'.* float32"),
         (("inputs.0,inputs.1,inputs.2,targets", "1,2,3,4.5"), "column targets .*'4.5'.* int64"),
+        (("inputs.0,inputs.1,inputs.2,targets", '1,2,"3"\r5,4'), "record 1: it is damaged: new-line"),
+        (("inputs.0,inputs.1,inputs.2,targets", f'1,2,"{"3" * 200_000}",4'), "record 1: it is damaged: field larger"),
+        (('inputs.0,"inputs.1"\rx,inputs.2,targets', "1,2,3,4"), "its first line is damaged"),
         (("inputs.0,inputs.1,inputs.2,targets",), "no samples"),
         (("",), "is empty"),
     ],
@@ -204,6 +208,47 @@ def test_arrays_that_do_not_fit_are_refused(save: Callable[[Path], Any], message
         read_all(tmp_path, "Arrays")
 
 
+@settings(deadline=None, max_examples=100)
+@given(st.data())
+def test_damaged_arrays_are_read_or_refused(choices: st.DataObject) -> None:
+    with folder() as place:
+        (path,) = write(DATA, place, "train", form="Arrays", files=1)
+        content = bytearray(path.read_bytes())
+        for _ in range(choices.draw(st.integers(1, 3))):
+            content[choices.draw(st.integers(0, len(content) - 1))] = choices.draw(st.integers(0, 255))
+        path.write_bytes(content)
+        with suppress(BadConfiguration):
+            read_all(place, "Arrays")
+
+
+HEADER = "{{'descr':'<f4','fortran_order':False,'shape':({},3)}}"
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        (HEADER.format(-1), "truncated or damaged"),
+        (HEADER.format(2**62), "truncated or damaged"),
+        (HEADER.format("9" * 4000), "truncated or damaged"),
+        ("(" * 5000, "not an array of numpy"),
+        ("-" * 9000 + "1", "not an array of numpy"),
+        ("{'descr':(", "not an array of numpy"),
+    ],
+)
+def test_an_array_with_a_hostile_header_is_refused(header: str, message: str, tmp_path: Path) -> None:
+    content = b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header.encode() + bytes(64)
+    (tmp_path / "train-inputs.npy").write_bytes(content)
+    np.save(tmp_path / "train-targets.npy", DATA.targets)
+    with pytest.raises(BadConfiguration, match=message):
+        read_all(tmp_path, "Arrays")
+
+
+def test_a_pipe_is_refused_without_a_wait(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "train-0.csv")
+    with pytest.raises(BadConfiguration, match="is not a file"):
+        read_all(tmp_path, "CSV")
+
+
 def test_each_column_has_its_npy_file_in_the_same_folder(tmp_path: Path) -> None:
     for run in (0, 6):
         np.save(tmp_path / f"train-{run}-inputs.npy", DATA.inputs[run : run + 6])
@@ -223,6 +268,15 @@ def test_a_tfrecord_that_does_not_fit_is_refused_by_feature(tmp_path: Path) -> N
         open_files(other, "train", Column("pixels", shape=(3,)), Column("targets", "int64"))
     with pytest.raises(BadConfiguration, match=r"feature inputs .*int64"):
         open_files(other, "train", Column("inputs", "int64", (3,)), Column("targets", "int64"))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_number_that_is_out_of_range_is_refused(form: str, tmp_path: Path) -> None:
+    data = Samples(np.array([[1], [2**40]]), DATA.targets[:2])
+    write(data, tmp_path, "train", form=form, files=1)
+    assert opened(tmp_path, data, form).batch([0, 1])[0].tolist() == [[1], [2**40]]
+    with pytest.raises(BadConfiguration, match=str(2**40)):
+        opened(tmp_path, Samples(np.zeros((2, 1), np.int32), data.targets), form).batch([0, 1])
 
 
 def test_missing_files_are_named_with_the_existing_ones(tmp_path: Path) -> None:

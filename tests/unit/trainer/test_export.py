@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -86,3 +88,18 @@ def test_a_folder_that_is_not_an_export_is_neither_overwritten_nor_checked(tmp_p
         exporting(tmp_path).claim()
     with pytest.raises(BadConfiguration, match=r"export\.json"):
         export.check(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        os.mkfifo,
+        lambda path: path.write_text("[" * 100_000),
+        lambda path: path.write_text("[]"),
+        lambda path: path.write_text('{"files": 3, "trainer": {}}'),
+    ],
+)
+def test_a_record_that_others_have_written_is_refused(make: Callable[[Path], object], tmp_path: Path) -> None:
+    make(tmp_path / "export.json")
+    with pytest.raises(BadConfiguration, match="is not an export"):
+        export.check(tmp_path)

@@ -232,6 +232,18 @@ def test_a_late_commit_of_an_older_world_does_not_count(tmp_path: Path, monkeypa
     assert (point.source, point.step, registrations(tmp_path)[fence(9)]) == (ResumeSource.SURVIVORS, 13, 13)
 
 
+def test_no_checkpoint_is_verified_if_the_state_in_memory_is_newer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def verified(*_: object) -> None:
+        raise AssertionError("a checkpoint is verified")
+
+    save(begin_attempt(tmp_path, 0), 10)
+    monkeypatch.setattr(resume_point, "select", verified)
+    memory = ResumePoint(step=13, source=ResumeSource.MEMORY)
+    point = choose_and_register(CheckpointSpec(str(tmp_path)), Store(tmp_path, fence(9), 2), memory, {})
+    assert (point.source, point.step, point.committed_step) == (ResumeSource.MEMORY, 13, 10)
+    assert joined(tmp_path, 13, None).source is ResumeSource.SURVIVORS
+
+
 def test_survivors_go_on_while_the_storage_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(*_: object) -> None:
         raise StorageUnavailable("no route")

@@ -104,3 +104,54 @@ def test_summaries_do_not_import_tensorflow(tmp_path) -> None:  # type: ignore[n
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert ended.stdout.strip() == "False", ended.stderr
     assert len(list(tmp_path.glob("events.out.tfevents.*.0000"))) == 1
+
+
+RUN = """
+import asyncio, sys
+from muster_trainer import process
+class Speechless(Exception):
+    def __str__(self):
+        raise RuntimeError("it has no text")
+def run(events):
+{body}
+process._run = run
+process.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "message"),
+    [
+        ("raise Speechless", 10, "the training code failed: Speechless"),
+        ("raise asyncio.CancelledError", 10, "the training code failed: CancelledError"),
+        ("raise GeneratorExit('now')", 10, "the training code failed: GeneratorExit: now"),
+        ("sys.stdout.close(); raise ValueError('no number')", 10, "the training code failed: ValueError: no number"),
+        ("sys.stderr.close(); raise ValueError('no number')", 10, None),
+        ("sys.stdout.close(); events.say('done'); process._end(0)", 0, None),
+        ("sys.stdout = sys.stderr = None; events.complain('done'); process._end(0)", 0, None),
+    ],
+)
+def test_odd_code_of_the_user_changes_no_exit_code(body: str, code: int, message: str | None) -> None:
+    program = RUN.format(body=f"    {body}")
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == code, ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert (message or "") in ended.stderr
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "os.close(events.descriptor); events.phase('Training')",
+        "stop = StopRequest(events.descriptor); os.close(events.descriptor); signal.raise_signal(signal.SIGINT); time.sleep(60)",
+    ],
+)
+def test_code_of_the_user_that_closes_the_pipe_of_events_is_to_blame(body: str) -> None:
+    program = RUN.format(body=f"    import os, signal, time; from muster_trainer.host.stopping import StopRequest; {body}")
+    reader, writer = os.pipe()
+    environ = {**os.environ, "MUSTER_EVENTS_FD": str(writer)}
+    ended = subprocess.run([sys.executable, "-c", program], env=environ, pass_fds=[writer], capture_output=True, text=True, timeout=60)
+    os.close(writer)
+    os.close(reader)
+    assert ended.returncode == 10, ended.stderr
+    assert "closed a descriptor" in ended.stderr

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from muster_trainer.snapshots.arena import HEADER_BYTES, PAGE, Arena, FilledSlot, Header, checksum, layout
-from muster_trainer.snapshots.choice import choose
+from muster_trainer.snapshots.choice import CompleteSnapshot, choose
 from muster_trainer.snapshots.payload import pack_list, starts_of, unpack_list
 from muster_trainer.snapshots.placement import Place, place
 from muster_trainer.snapshots.slots import Slots
+from muster_trainer.training.loop import _step_of
 from tests.support.seeds import seeded_random
 
 SIZE = 1 << 20
@@ -77,6 +81,25 @@ def test_a_slot_with_a_damaged_header_is_empty(descriptor: int, at: int) -> None
     begin = arena.start(0) + at
     os.pwrite(descriptor, bytes([os.pread(descriptor, 1, begin)[0] ^ 255]), begin)
     assert list(Arena(descriptor).filled_slots()) == []
+
+
+def test_a_slot_whose_header_is_nested_too_deeply_is_empty(descriptor: int) -> None:
+    arena = written(descriptor, b"x")
+    text = b"[" * (HEADER_BYTES - 100)
+    block = struct.pack("<8sI32s", b"MusterS2", len(text), hashlib.sha256(text).digest()) + text
+    os.pwrite(descriptor, block, arena.start(0))
+    assert list(Arena(descriptor).filled_slots()) == []
+
+
+@pytest.mark.parametrize(("text", "message"), [(b"[" * 100_000, "nested too deeply"), (b"12", "no list"), (b"{", "Expecting")])
+def test_a_payload_without_a_list_is_refused(text: bytes, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        unpack_list(memoryview(struct.pack("<Q", len(text)) + text))
+
+
+@pytest.mark.parametrize("event", [None, "", "{", "[" * 2000, "[]", "3", '{"event": "commit"}', '{"event": "step"}'])
+def test_a_snapshot_without_the_event_of_its_step_can_be_restored(event: str | None) -> None:
+    assert _step_of(CompleteSnapshot((0, 1), ((0, 0),), (replace(header(), event=event),))) is None
 
 
 def test_a_slot_is_empty_while_it_is_written(descriptor: int) -> None:

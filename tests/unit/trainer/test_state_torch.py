@@ -14,7 +14,8 @@ import torch
 from muster_contract.errors import BadConfiguration, StorageUnavailable
 from muster_contract.events import CommitReason
 from muster_trainer.checkpoint import Manifest, files
-from muster_trainer.pytorch import export, state
+from muster_trainer.pytorch import export, packing, state
+from muster_trainer.snapshots.payload import pack_list, starts_of
 from muster_trainer.training.engine import Part
 
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("world_of_one"), pytest.mark.filterwarnings("ignore")]
@@ -197,3 +198,11 @@ def test_a_full_disk_is_reported_with_its_own_error(tmp_path: Path) -> None:
             part.write()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize(("name", "sizes"), [("model.weight", [-1, -1]), ("model.weight", [2, "2"]), (5, [2, 2])])
+def test_a_snapshot_with_a_part_that_cannot_be_is_refused(name: object, sizes: list[Any]) -> None:
+    listed = pack_list([[name, "float32", [2, 2], [0, 0], sizes]])
+    *_, size = starts_of([16 if name == 5 else 4], after=len(listed))
+    with pytest.raises(BadConfiguration, match="does not fit the model"):
+        packing.unpack(memoryview(bytearray(listed.ljust(size, b"\0"))), torch.nn.Linear(2, 2, bias=False), None)

@@ -1,6 +1,7 @@
 """The line in the termination log."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -113,3 +114,8 @@ def test_a_log_that_cannot_be_written_is_reported_with_its_path(tmp_path: Path) 
     problem = write(last_words(0, "", 0), tmp_path / "absent" / "log")
     assert problem is not None
     assert str(tmp_path / "absent" / "log") in problem
+
+
+def test_a_log_that_is_a_pipe_does_not_block(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "log")
+    assert write(last_words(0, "completed", 0), tmp_path / "log") is not None

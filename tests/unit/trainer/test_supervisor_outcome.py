@@ -2,6 +2,7 @@
 
 import re
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -212,3 +213,15 @@ def _seconds_to_judge(word: str, code: int, peer_lost: re.Pattern[str]) -> float
 )
 def test_an_exception_of_the_library_gives_its_exit_code(error: str, code: int, expected: ExitCode) -> None:
     assert meaning(ended(code, tail=(*TRACEBACK, error), uses_contract=False)) == expected
+
+
+EARLY = replace(ended(0), is_early=True)
+
+
+def test_code_of_the_user_that_ends_the_trainer_with_0_has_not_completed_the_job() -> None:
+    failed = outcome(EARLY, ended(0, rank=1))
+    assert (failed.code, failed.culprit) == (10, EARLY)
+    assert "before the last step" in failed.message
+    asked = replace(EARLY, requested=True)
+    assert outcome(asked, stop=True).code == 22
+    assert outcome(asked, stop=True, saved=True).code == 21

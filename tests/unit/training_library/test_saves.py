@@ -168,3 +168,31 @@ def test_the_error_of_one_rank_is_raised_on_all_and_the_next_save_works(storage:
     assert saves[0].newest() is None
     assert on_all(saves, lambda rank, each: save(rank, each, step=6)) == [None] * WORLD
     assert saves[0].newest() == 6
+
+
+class Speechless(Exception):  # noqa: N818
+    def __str__(self) -> str:
+        raise RuntimeError("it has no text")
+
+
+def test_no_rank_waits_for_one_whose_error_has_no_text(storage: str) -> None:
+    def save(rank: int, saves: Saves) -> None:
+        with saves.write(5, CommitReason.PERIODIC, []):
+            if rank == 1:
+                raise Speechless
+
+    first, failed, third = on_all(world(storage), save)
+    assert isinstance(failed, Speechless)
+    for error in (first, third):
+        assert absent(str(error), "rank 1", "Speechless") == []
+
+
+def test_a_link_to_a_folder_cannot_be_saved(storage: str) -> None:
+    def save(rank: int, saves: Saves) -> None:
+        with saves.write(5, CommitReason.PERIODIC, []) as folder:
+            (folder / f"{rank}.txt").touch()
+            (folder / "newest").symlink_to(folder)
+
+    for error in on_all(world(storage), save):
+        assert isinstance(error, UserError)
+        assert absent(str(error), "newest", "not a regular file") == []

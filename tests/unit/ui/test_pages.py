@@ -271,6 +271,15 @@ def test_requests_of_a_session_are_limited_in_rate(tmp_path: Path) -> None:
     visit({"local": LocalRuns(tmp_path)}, look, clock=lambda: now[0])
 
 
+def test_a_run_with_very_many_events_of_step_0_is_read(tmp_path: Path) -> None:
+    run = run_directory(tmp_path / "digits")
+    with (run / "attempts" / "0" / "worker-0" / "events.jsonl").open("a") as file:
+        file.write(event(0) * (MOST_STEPS + 3))
+    history = RunFollower(run).history()
+    assert history is not None
+    assert max(history.curve) > 0
+
+
 def test_a_growing_run_is_read_incrementally_with_a_limited_number_of_steps(tmp_path: Path) -> None:
     run = run_directory(tmp_path / "digits")
     follower = RunFollower(run)

@@ -33,7 +33,7 @@ _REMEDIES = {
     errno.ELOOP: "there is a symbolic link instead of a file: remove it",
 }
 
-_NO_DETOUR = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+NO_DETOUR = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """Flags for files in the storage: a symbolic link is an error, and opening a pipe does not block."""
 
 _OBJECT_REMEDIES = {
@@ -95,14 +95,14 @@ def claim(path: Location) -> bool:
 def create(path: Path) -> BinaryIO:
     """Opens a file on this machine for writing, and empties it. Raises OSError for a symbolic link, which may point outside the
     checkpoint, and for a pipe, which may block."""
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _NO_DETOUR, 0o666), "wb")
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | NO_DETOUR, 0o666), "wb")
 
 
 def open_regular(path: Path) -> BufferedReader:
     """Opens a file on this machine for reading. Raises ValueError if it is not a regular file, because a read from a pipe or a device may
     never end, and a symbolic link may point outside the checkpoint."""
     try:
-        file = os.fdopen(os.open(path, os.O_RDONLY | _NO_DETOUR), "rb")
+        file = os.fdopen(os.open(path, os.O_RDONLY | NO_DETOUR), "rb")
     except IsADirectoryError:
         raise ValueError(f"{path.name} is not a regular file") from None
     except OSError as error:

@@ -149,6 +149,9 @@ def read_verified(path: Location, *, sums: bool = True) -> Manifest:
     manifest = _parsed(content)
     if marked != digest_of(content):
         raise ValueError(f"{MANIFEST} is not the one that was committed (its SHA-256 differs)")
+    named = parse_checkpoint_name(path.name)
+    if named is not None and named[0] != manifest.step:
+        raise ValueError(f"its folder was renamed: {MANIFEST} is of step {manifest.step}")
     for name, expected in manifest.files.items():
         _verify(path, name, expected, sums=sums)
     return manifest

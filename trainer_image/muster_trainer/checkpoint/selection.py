@@ -129,7 +129,7 @@ def _named(path: Location, own: Selection) -> Selection:
         )
     try:
         with files.storage(path):
-            manifest = read_verified(path)
+            manifest = read_verified(commit.path)
     except ValueError as error:
         raise CheckpointDamaged(
             f"spec.checkpoint.resume: {path}: {error}; name another checkpoint, or write Auto to use the newest intact one"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from platform import python_version
-from typing import Any
+from typing import Any, NoReturn, TextIO
 
 from muster_contract.codes import ExitCode
 from muster_contract.environment import EVENTS_FD
@@ -46,7 +48,9 @@ class Events:
         line = json.dumps(encode_event(replace(event, time=time.time(), rank=self.rank)), default=str) + "\n"
         try:
             _write_all(self.descriptor, line.encode())
-        except OSError:
+        except OSError as error:
+            if error.errno == errno.EBADF:
+                end_without_events()
             os._exit(ExitCode.PEER_LOST)
 
     def fingerprint(self, framework: Mapping[str, Any]) -> None:
@@ -69,11 +73,24 @@ class Events:
     def say(self, text: str) -> None:
         """Prints one line to stdout, on rank 0 only."""
         if self.rank == 0:
-            print(text, flush=True)
+            _print(text, sys.stdout)
 
     def complain(self, text: str) -> None:
         """Prints one line to stderr, on any rank."""
-        print(text, file=sys.stderr, flush=True)
+        _print(text, sys.stderr)
+
+
+def end_without_events() -> NoReturn:
+    """Ends the process as a failure of the user's code, which has closed the descriptor of events."""
+    with suppress(OSError):
+        os.write(2, f"the training code closed a descriptor that it had not opened ({EVENTS_FD}); close your own files only\n".encode())
+    os._exit(ExitCode.USER_ERROR)
+
+
+def _print(text: str, stream: TextIO) -> None:
+    """Prints one line. Ignores errors, because the user's code may have closed or replaced the stream."""
+    with suppress(Exception):
+        print(text, file=stream, flush=True)
 
 
 def _write_all(descriptor: int, content: bytes) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from muster_contract.codes import ExitCode
+from muster_trainer.host.events import end_without_events
 
 LOST_SUPERVISOR = "the supervisor is gone"
 
@@ -29,15 +30,16 @@ class StopRequest:
         self.on_request: Callable[[], None] = lambda: None
         """Called in another thread when SIGTERM arrives."""
         self._events_descriptor = events_descriptor
-        self._reader, writer = os.pipe()
-        os.set_blocking(writer, False)
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
         self.listen()
-        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         threading.Thread(target=self._watch, name="stop-request", daemon=True).start()
 
     def listen(self) -> None:
-        """Installs the handler of SIGTERM. Call it again after a framework has started, because TensorFlow's cluster replaces it."""
+        """Installs the handler of SIGTERM, and the pipe. Call it again after a framework has started and the user's code was imported.
+        TensorFlow's cluster replaces the handler, and a loop of asyncio that handles signals takes the pipe away when it ends."""
         signal.signal(signal.SIGTERM, lambda *_: None)
+        signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
 
     def _watch(self) -> None:
         poll = select.poll()
@@ -45,8 +47,10 @@ class StopRequest:
         if self._events_descriptor is not None:
             poll.register(self._events_descriptor, 0)  # polls for errors only, which show that the reader is gone
         while True:
-            for descriptor, _ in poll.poll():
+            for descriptor, state in poll.poll():
                 if descriptor == self._events_descriptor:
+                    if state & select.POLLNVAL:
+                        end_without_events()
                     _say(LOST_SUPERVISOR)
                     os._exit(ExitCode.PEER_LOST)
                 if signal.SIGTERM in os.read(self._reader, 64):

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from muster_contract.errors import InputUnavailable
-from muster_trainer.checkpoint import files
+from muster_trainer.checkpoint import documents, files
 from muster_trainer.inputs.remote import Listing, RemoteFile
 
 COMPLETE = "COMPLETE"
@@ -29,6 +29,7 @@ PART = ".part"
 """The ending of the names of unfinished files of a bucket. They are beside `files`."""
 CLIENT_FOLDER = ".cache/huggingface"
 """The folder below `files` where the client of a hub writes unfinished files and metadata."""
+_LARGEST_MARKER = 512 << 20
 _POLL_SECONDS = 0.5
 
 
@@ -62,8 +63,8 @@ class Entry:
     def complete(self) -> Listing | None:
         """The listing of the input if it is complete, else None. It is complete if its marker exists and every file has its size."""
         try:
-            marker = json.loads((self.folder / COMPLETE).read_bytes())
-            listing = Listing(marker["revision"], tuple(RemoteFile(path, size) for path, size in marker["files"]))
+            marker = documents.parse(files.read(self.folder / COMPLETE, limit=_LARGEST_MARKER))
+            listing = Listing(str(marker["revision"]), tuple(RemoteFile(path, size) for path, size in marker["files"]))
             sizes = all((self.files / file.path).lstat().st_size == file.size for file in listing.files)
         except (OSError, ValueError, KeyError, TypeError):
             return None
@@ -72,15 +73,18 @@ class Entry:
     @contextmanager
     def locked(self, waiting: Callable[[], None]) -> Iterator[None]:
         """Holds the lock of the input during the block. Calls `waiting` repeatedly while another process has the lock."""
-        with (self.root / f"{self.key}.lock").open("w") as file:
+        lock = os.open(self.root / f"{self.key}.lock", os.O_RDWR | os.O_CREAT | files.NO_DETOUR, 0o666)
+        try:
             while True:
                 try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except BlockingIOError:
                     waiting()
                     time.sleep(_POLL_SECONDS)
             yield
+        finally:
+            os.close(lock)
 
     def begin(self) -> None:
         """Prepares a fetch. Complete files of an earlier fetch stay. Its unfinished files are removed, because the clients cannot continue

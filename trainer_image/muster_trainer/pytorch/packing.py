@@ -111,6 +111,8 @@ def _entry(box: Box) -> list[Any]:
 
 def _box(entry: Any) -> Box:
     name, dtype, shape, offsets, sizes = entry
+    if not isinstance(name, str) or not all(type(number) is int and number >= 0 for number in (*shape, *offsets, *sizes)):
+        raise ValueError(f"{name!r:.100} with the shape {sizes!r:.100} is not a part of a tensor")
     return Box(name, dtype, tuple(shape), tuple(offsets), tuple(sizes))
 
 

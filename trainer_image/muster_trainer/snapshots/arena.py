@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from muster_contract.environment import MEMORY_FD
-from muster_contract.wire import LARGEST_INT, WireError, decode, document, encode, wire_field
+from muster_contract.wire import LARGEST_INT, decode, document, encode, wire_field
 
 PAGE = 4096
 HEADER_BYTES = 2 * PAGE
@@ -168,7 +168,7 @@ def unpack(block: bytes, kind: type) -> object | None:
         return None
     try:
         value: object = decode(kind, json.loads(text))
-    except (WireError, ValueError):
+    except (ValueError, RecursionError):
         return None
     return value
 

@@ -24,7 +24,12 @@ def unpack_list(content: memoryview) -> tuple[list[Any], int]:
     except struct.error as error:
         raise ValueError(f"it has {len(content)} bytes") from error
     end = _LENGTH.size + length
-    entries: list[Any] = json.loads(bytes(content[_LENGTH.size : end]))
+    try:
+        entries = json.loads(bytes(content[_LENGTH.size : end]))
+    except RecursionError:
+        raise ValueError("its list is nested too deeply") from None
+    if not isinstance(entries, list):
+        raise ValueError("it has no list")
     return entries, end
 
 

@@ -50,11 +50,12 @@ EXCLUDED = frozenset({Pace.event, PhaseEvent.event})
 
 
 class Series:
-    """At most `most` events of one name. If there are more, it has the newest event, and those whose step is a multiple of `stride`."""
+    """At most `most` events of one name, and one of each step. If there are more, it has the newest event, and those whose step is a
+    multiple of `stride`."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._lines: list[tuple[int, bytes]] = []
+        self._lines: dict[int, bytes] = {}
         self._newest: tuple[int, bytes] | None = None
         self._count = 0
         self.stride = 1
@@ -65,13 +66,14 @@ class Series:
         number = event.step if isinstance(event, Step | Commit) else self._count
         self._newest = number, line
         if number % self.stride == 0:
-            self._lines.append(self._newest)
+            self._lines.pop(number, None)
+            self._lines[number] = line
         while len(self._lines) > self._most:
             self.stride *= 2
-            self._lines = [each for each in self._lines if each[0] % self.stride == 0]
+            self._lines = {each: line for each, line in self._lines.items() if each % self.stride == 0}
 
     def lines(self) -> list[bytes]:
-        lines = [line for _, line in self._lines]
+        lines = list(self._lines.values())
         if self._newest is not None and (not lines or lines[-1] is not self._newest[1]):
             lines.append(self._newest[1])
         return lines

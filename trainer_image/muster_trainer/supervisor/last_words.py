@@ -79,7 +79,7 @@ def write(words: LastWords, path: Path) -> str | None:
     It writes to the file itself, in one write. A rename cannot replace a termination log, because the file is a mount of its own.
     """
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
         try:
             os.write(descriptor, to_line(words))
         finally:

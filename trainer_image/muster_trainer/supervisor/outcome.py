@@ -21,6 +21,8 @@ contract, a failure has the meaning of its code, but 10 means 20 if the `error` 
 which the watchdogs of frameworks end a process), mean 20 if the end of the output shows that a peer was lost. Otherwise a code means 10,
 and a signal n means 128+n. If a shell ends with 128+n, or torchrun's summary names the signal n of a worker, this also counts as signal n.
 
+If the user's code ends the bundled trainer with 0 before the last step, this is no code of the contract either.
+
 If a program ends with an exception of `muster_training`, the code of the exception counts.
 
 If a process ends in its first seconds because a module, a file or a command is missing, or because its arguments are wrong, the code is
@@ -53,9 +55,10 @@ SIGNALS_OF_SHELLS = range(SIGNAL_BASE + 1, SIGNAL_BASE + 32)
 class End:
     """The end of one process. `requested` is True if the supervisor had asked it to end.
 
-    `tail` is the end of its output, and `error` is its last `error` event. `starting` is True if it was the user's own program in the first
-    attempt, and ended right after its start without any report. `uses_contract` is True if its exit codes are those of the contract.
-    `peer_lost` matches a line that a process prints if it has lost a peer.
+    `tail` is the end of its output, and `error` is its last `error` event. `is_early` is True if the bundled trainer ended with 0 before
+    the last step, because the user's code ended it. `starting` is True if it was the user's own program in the first attempt, and ended
+    right after its start without any report. `uses_contract` is True if its exit codes are those of the contract. `peer_lost` matches a
+    line that a process prints if it has lost a peer.
     """
 
     rank: int
@@ -64,6 +67,7 @@ class End:
     requested: bool
     tail: Sequence[str]
     error: ErrorEvent | None = None
+    is_early: bool = False
     starting: bool = False
     uses_contract: bool = False
     peer_lost: re.Pattern[str] = NEVER
@@ -72,7 +76,7 @@ class End:
     def code(self) -> int | None:
         """The code of the contract with which it ended; None if it did not."""
         counts = self.exit_code == ExitCode.COMPLETED or (self.uses_contract and self.exit_code in set(ExitCode))
-        return self.exit_code if counts else None
+        return self.exit_code if counts and not self.is_early else None
 
     @cached_property
     def reading(self) -> Reading:
@@ -168,6 +172,8 @@ def describe(end: End) -> str:
     if number is not None:
         how = f"ended by signal {number} ({signal_name(number)})"
         return f"rank {rank}: {how}, last output: {message}" if message else f"rank {rank}: {how}"
+    if end.is_early:
+        return f"rank {rank}: the training code ended the process before the last step; Muster ends the process itself, so remove that call"
     if message and end.code is None and end.exit_code in set(ExitCode):  # names the code, which does not have the contract's meaning
         return f"rank {rank}: ended with exit code {end.exit_code} of its own, last output: {message}"
     return f"rank {rank}: {message or f'ended with exit code {end.exit_code} and printed nothing'}"

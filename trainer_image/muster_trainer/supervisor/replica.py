@@ -539,6 +539,7 @@ class Replica:
             requested=ended.requested,
             tail=self._output.tail(process.rank, seconds=seconds),
             error=self._state.errors.get(process.rank),
+            is_early=self._is_early(process),
             starting=self._is_starting(ended),
             uses_contract=_is_bundled(self._spec) or any(reader.uses_contract for reader in self._readers if reader.rank == process.rank),
             peer_lost=self._peer_lost,
@@ -561,6 +562,12 @@ class Replica:
             for process in self._processes
             if process.running and process.waiting
         ]
+
+    def _is_early(self, process: Process) -> bool:
+        """Whether a process of the bundled trainer ended with 0 although steps are left."""
+        progress = self._state.progress
+        steps_left = progress is not None and progress.total_steps is not None and progress.step < progress.total_steps
+        return _is_bundled(self._spec) and process.exit_code == ExitCode.COMPLETED and steps_left
 
     def _is_starting(self, ended: Ended) -> bool:
         """Whether the user's own program had reported no step and no commit when it ended. False in later attempts, because the program may

@@ -59,6 +59,7 @@ from typing import Any
 
 from muster_contract.config import COMMON_KEYS
 from muster_contract.errors import BadConfiguration, TrainerError, UserError
+from muster_contract.text import text_of
 from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.data import DataSet
 from muster_trainer.data.files.cache import cached
@@ -237,7 +238,7 @@ def _no_metrics(outputs: Any, batch: Any) -> Mapping[str, Any]:
 def describe(error: BaseException) -> str:
     """An exception in one line, with the line that raised it: `ValueError: bad width (model.py, line 12)`."""
     frames = traceback.extract_tb(error.__traceback__)
-    text = " ".join(str(error).split())[:1000]
+    text = text_of(error)[:1000]
     message = f"{type(error).__name__}: {text}" if text else type(error).__name__
     if isinstance(error, SyntaxError) or not frames:
         return message

@@ -538,6 +538,9 @@ class Training:
 
 def _step_of(snapshot: CompleteSnapshot) -> Step | None:
     """The event of the step after which a snapshot was taken, if the snapshot has it."""
-    text = snapshot.headers[0].event
-    event = None if text is None else decode_event(json.loads(text))
+    try:
+        document = json.loads(snapshot.headers[0].event or "")
+    except (ValueError, RecursionError):
+        return None
+    event = decode_event(document) if isinstance(document, dict) else None
     return event if isinstance(event, Step) else None

@@ -78,7 +78,7 @@ def choose_and_register(spec: CheckpointSpec, store: Store, memory: ResumePoint 
     Raises BadConfiguration for a checkpoint of another `identity`, and StorageUnavailable if there is no state in memory either.
     """
     try:
-        if memory and memory.source is ResumeSource.SURVIVORS:
+        if memory:
             committed = newest_step(spec, store.fence)  # verifies no files, which takes time
             if committed is None or committed <= memory.step:
                 return _register_memory(store, memory, committed)

@@ -6,6 +6,7 @@ Write `.npz` files with `np.savez` and not with `savez_compressed`, because rows
 from __future__ import annotations
 
 import io
+import math
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +15,9 @@ from typing import IO, Any, cast
 
 import numpy as np
 
-from muster_contract.errors import BadConfiguration
+from muster_contract.errors import BadConfiguration, TrainerError
 from muster_trainer.checkpoint.objects import Location
-from muster_trainer.data.files.columns import Column, Part
+from muster_trainer.data.files.columns import Column, Part, converted
 from muster_trainer.data.files.fileset import FileSet
 from muster_trainer.data.files.opened import OpenFile, Stream
 
@@ -74,8 +75,13 @@ class Arrays(FileSet):
         for number in set(numbers.tolist()):
             own = np.flatnonzero(numbers == number)
             rows = [records[position][1] for position in own]
-            for array, source in zip(arrays, self._rows[number], strict=True):
-                array[own] = source.read(rows)
+            for column, array, source in zip(self.columns, arrays, self._rows[number], strict=True):
+                try:
+                    array[own] = converted(source.read(rows), column.type)
+                except ValueError as error:
+                    raise BadConfiguration(
+                        f"data file {source.file.path}: {column.name} cannot be read as {column.dtype}: {error}"
+                    ) from None
         return arrays
 
 
@@ -90,15 +96,17 @@ def _member(file: OpenFile, name: str) -> int:
     try:
         with zipfile.ZipFile(cast(IO[bytes], Stream(file))) as archive:
             entry = archive.getinfo(f"{name}.npy")
+    except TrainerError:
+        raise
     except KeyError:
         there = ", ".join(one.removesuffix(".npy") for one in archive.namelist())
         raise BadConfiguration(f"data file {file.path} has no array {name!r}; it has {there}") from None
-    except (zipfile.BadZipFile, OSError) as error:
-        raise BadConfiguration(
-            f"data file {file.path} is not a complete .npz file ({error}); it may be truncated: write it again"
-        ) from error
+    except Exception as error:  # of many kinds, if the file is damaged
+        raise _incomplete(file, error) from error
     if entry.compress_type != zipfile.ZIP_STORED:
         raise BadConfiguration(f"data file {file.path} is compressed, and rows are read at random; write it with np.savez")
+    if not 0 <= entry.header_offset <= file.size:
+        raise _incomplete(file, f"its array {name} is outside")
     header = file.read(entry.header_offset, _ZIP_HEADER)
     names = int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
     return entry.header_offset + _ZIP_HEADER + names
@@ -106,17 +114,28 @@ def _member(file: OpenFile, name: str) -> int:
 
 def _rows(file: OpenFile, begin: int) -> Rows:
     """Reads the header of the .npy file that begins at `begin` in `file`."""
-    head = io.BytesIO(file.read(begin, min(file.size - begin, 1 << 16)))
+    head = io.BytesIO(file.read(begin, max(0, min(file.size - begin, 1 << 16))))
     try:
         read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[np.lib.format.read_magic(head)]
         shape, fortran, dtype = read(head)
-    except (KeyError, ValueError, EOFError) as error:
-        raise BadConfiguration(f"data file {file.path} is not an array of numpy ({error}); write it with np.save or np.savez") from error
+    except Exception as error:  # of many kinds, because numpy reads the header with ast and tokenize
+        reason = f"{error!s:.200}" or type(error).__name__
+        raise BadConfiguration(f"data file {file.path} is not an array of numpy ({reason}); write it with np.save or np.savez") from error
     if not shape or dtype.hasobject or (fortran and len(shape) > 1):
         raise BadConfiguration(
             f"data file {file.path}: an array of numbers with a row per sample, in C order, is needed; it has {dtype} {shape}"
         )
-    return Rows(file, begin + head.tell(), shape[0], tuple(shape[1:]), dtype)
+    begin += head.tell()
+    if min(shape) < 0 or max(*shape, begin + math.prod(shape) * dtype.itemsize) > file.size:
+        raise BadConfiguration(
+            f"data file {file.path} is truncated or damaged: its array of {dtype} {shape!s:.100} is not within its {file.size} bytes; "
+            "write it again"
+        )
+    return Rows(file, begin, shape[0], tuple(shape[1:]), dtype)
+
+
+def _incomplete(file: OpenFile, problem: object) -> BadConfiguration:
+    return BadConfiguration(f"data file {file.path} is not a complete .npz file ({problem!s:.200}); it may be truncated: write it again")
 
 
 def _check(rows: Rows, column: Column) -> None:

@@ -50,3 +50,11 @@ def assembled(parts: Sequence[Part], value_of: Callable[[Column], Any]) -> tuple
     return tuple(
         value_of(part) if isinstance(part, Column) else {name: value_of(column) for name, column in part.items()} for part in parts
     )
+
+
+def converted(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    """The numbers as `dtype`. Raises ValueError for a whole number that is out of its range, which numpy would change."""
+    numbers = values.astype(dtype)
+    if dtype.kind in "iub" and values.dtype != dtype and len(wrong := np.flatnonzero(numbers != values)):
+        raise ValueError(f"{values.flat[wrong[0]]} is out of range")
+    return numbers

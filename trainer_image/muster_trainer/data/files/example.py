@@ -12,6 +12,8 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
+from muster_trainer.data.files.columns import converted
+
 _MESSAGES: Mapping[str, tuple[tuple[str, Any, str], ...]] = {
     "BytesList": (("value", Field.LABEL_REPEATED, "TYPE_BYTES"),),
     "FloatList": (("value", Field.LABEL_REPEATED, "TYPE_FLOAT"),),
@@ -58,7 +60,8 @@ def parse(data: bytes) -> dict[str, Any]:
 def values(feature: Any, dtype: np.dtype[Any]) -> np.ndarray:
     """The numbers of a feature: shape (n,), of type `dtype`. A bytes_list has raw little-endian numbers of that type.
 
-    Raises TypeError if the feature has fractions and `dtype` is an integer type, and ValueError for a wrong number of bytes.
+    Raises TypeError if the feature has fractions and `dtype` is an integer type, and ValueError for a wrong number of bytes and for a
+    number that is out of range.
     """
     if feature.HasField("bytes_list"):
         return np.frombuffer(b"".join(feature.bytes_list.value), dtype=dtype.newbyteorder("<")).astype(dtype)
@@ -66,7 +69,7 @@ def values(feature: Any, dtype: np.dtype[Any]) -> np.ndarray:
         if dtype.kind in "iub":
             raise TypeError(f"it holds fractions (float_list), and {dtype} is needed")
         return np.array(feature.float_list.value, dtype=np.float32).astype(dtype)
-    return np.array(feature.int64_list.value, dtype=np.int64).astype(dtype)
+    return converted(np.array(feature.int64_list.value, dtype=np.int64), dtype)
 
 
 def serialize(features: Mapping[str, np.ndarray]) -> bytes:

@@ -32,7 +32,7 @@ class OpenFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe must not block
             status = os.fstat(self._descriptor)
         except OSError as error:
             raise BadConfiguration(f"data file {path} cannot be opened: {error.strerror}") from error

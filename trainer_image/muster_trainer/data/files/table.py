@@ -38,7 +38,11 @@ class Table(Records):
         starts, lengths = starts[filled], (stops - starts)[filled]
         if not len(starts):
             raise BadConfiguration(f"data file {file.path} is empty; it needs a line with the names of its columns")
-        self._read_header(file, _fields(file.read(int(starts[0]), int(lengths[0]))))
+        try:
+            names = _fields(file.read(int(starts[0]), int(lengths[0])))
+        except csv.Error as error:
+            raise BadConfiguration(f"data file {file.path}: its first line is damaged: {error}; write it again") from error
+        self._read_header(file, names)
         return self._add_records(starts[1:], lengths[1:])
 
     def _read_header(self, file: OpenFile, names: list[str]) -> None:
@@ -54,7 +58,10 @@ class Table(Records):
         self._header = names
 
     def _decoded(self, number: int, record: int, content: bytes) -> list[np.ndarray]:
-        fields = _fields(content)
+        try:
+            fields = _fields(content)
+        except csv.Error as error:
+            raise self._wrong(number, record, f"it is damaged: {error}; write the file again") from error
         if len(fields) != len(self._header):
             what = f"it has {len(fields)} columns, and the header {len(self._header)}; the file may be truncated"
             raise self._wrong(number, record, what)

@@ -1,0 +1,28 @@
+"""The events that a supervisor retains of an attempt."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from muster_contract.events import Step
+from muster_trainer.supervisor.history import Series
+
+MOST = 8
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=100))
+@example([0] * 20)
+@example([0, 2] * 20)
+def test_a_series_of_any_steps_is_bounded_and_has_the_newest_event(steps: list[int]) -> None:
+    series = Series(MOST)
+    for number, step in enumerate(steps):
+        series.add(Step(step=step), f"{step} {number}".encode())
+    lines = [tuple(map(int, line.split())) for line in series.lines()]
+    assert lines[-1] == (steps[-1], len(steps) - 1)
+    assert len(lines) <= MOST + 1
+    if series.stride == 1:
+        assert {step for step, _ in lines} == set(steps)
