@@ -203,7 +203,14 @@ def test_a_change_with_a_hopeless_spec_is_cut_before_it_is_parsed(status: bool) 
     assert obj.get("status") == ({"attempt": 3, "phase": "Running"} if status else None)
     assert obj["spec"]["managedBy"] == "example.com/theirs"
     [problem] = bound_problems(bounded(obj["spec"]))
+    assert problem.field == "spec.roles.worker.template"
     assert "too many values" in problem.message
+
+
+def test_a_cut_change_names_the_part_that_is_too_large() -> None:
+    spec = {"roles": {"worker": {"template": {"spec": {}}}}, "strategy": "DDP", "trainer": {"config": [[]] * (MOST_BRACKETS + 1)}}
+    [problem] = bound_problems(bounded(json.loads(without_hopeless_spec(change_of(spec, status=True)))["object"]["spec"]))
+    assert problem.field == "spec.trainer.config"
 
 
 def test_a_watch_delivers_a_cut_change() -> None:
