@@ -71,7 +71,7 @@ def _parsed_if_deep(text: bytes) -> object:
         raise UnreadableAnswerError(f"the API server's answer cannot be parsed: {error}: {_beginning(text)}") from None
 
 
-def without_hopeless_spec(text: bytes) -> bytes:
+def without_oversized_spec(text: bytes) -> bytes:
     """A job, or the change of one that a watch delivers, with a small spec instead of one that is far out of bounds.
 
     A tenant can change a label of such a job many times a second. To parse each change would take a third of a second, in which the event

@@ -30,7 +30,7 @@ from muster.kubernetes.answers import (
     parsed,
     refusal,
     whole,
-    without_hopeless_spec,
+    without_oversized_spec,
 )
 from muster.kubernetes.credentials import load_configuration
 from muster.kubernetes.views import child_of, claim_of
@@ -96,7 +96,7 @@ class Gateway:
 
     async def read_job(self, namespace: str, name: str) -> Object:
         text = await self._text("GET", f"{_JOBS}/namespaces/{namespace}/{PLURAL}/{name}")
-        return await parsed(without_hopeless_spec(text))
+        return await parsed(without_oversized_spec(text))
 
     async def write_status(self, job: Object, status: Object) -> Object:
         """Sends no spec, because this subresource ignores it, and the cached spec may be incomplete (`store.slim`)."""
@@ -318,7 +318,7 @@ def _answering() -> Iterator[None]:
 async def _change(line: bytes) -> tuple[str, Object]:
     """The type and the object of one line of a watch."""
     try:
-        event = await parsed(without_hopeless_spec(line))
+        event = await parsed(without_oversized_spec(line))
         kind, obj = str(event["type"]), event["object"]
         if kind == "ERROR":
             raise error_of(obj.get("code", 0), obj)

@@ -27,7 +27,7 @@ from muster.kubernetes.answers import (
     parsed,
     refusal,
     shallow,
-    without_hopeless_spec,
+    without_oversized_spec,
 )
 from muster.kubernetes.gateway import Gateway
 from muster.render.kueue import priority_class
@@ -191,10 +191,10 @@ def change_of(spec: dict[str, Any], *, status: bool) -> bytes:
 
 
 @pytest.mark.parametrize("status", [True, False])
-def test_a_change_with_a_hopeless_spec_is_cut_before_it_is_parsed(status: bool) -> None:
+def test_a_change_with_an_oversized_spec_is_cut_before_it_is_parsed(status: bool) -> None:
     template = {"a": [[]] * (MOST_BRACKETS + 1), "b": {"c": 1, "status": {"attempt": 9}}}
     spec = {"inputs": [], "managedBy": "example.com/theirs", "roles": {"worker": {"template": template}}, "strategy": "DDP"}
-    cut = without_hopeless_spec(change_of(spec, status=status))
+    cut = without_oversized_spec(change_of(spec, status=status))
     assert len(cut) < 20_000
     change = json.loads(cut)
     obj = change["object"]
@@ -209,7 +209,7 @@ def test_a_change_with_a_hopeless_spec_is_cut_before_it_is_parsed(status: bool) 
 
 def test_a_cut_change_names_the_part_that_is_too_large() -> None:
     spec = {"roles": {"worker": {"template": {"spec": {}}}}, "strategy": "DDP", "trainer": {"config": [[]] * (MOST_BRACKETS + 1)}}
-    [problem] = bound_problems(bounded(json.loads(without_hopeless_spec(change_of(spec, status=True)))["object"]["spec"]))
+    [problem] = bound_problems(bounded(json.loads(without_oversized_spec(change_of(spec, status=True)))["object"]["spec"]))
     assert problem.field == "spec.trainer.config"
 
 
@@ -227,7 +227,7 @@ def test_a_watch_delivers_a_cut_change() -> None:
 
 
 @pytest.mark.parametrize("status", [True, False])
-def test_a_job_with_a_hopeless_spec_is_read_without_it(status: bool) -> None:
+def test_a_job_with_an_oversized_spec_is_read_without_it(status: bool) -> None:
     class Server(ListServer):
         async def answer(self, request: web.Request) -> web.Response:
             change = change_of({"trainer": {"config": [[]] * (MOST_BRACKETS + 1)}}, status=status)
@@ -244,10 +244,10 @@ def test_a_job_with_a_hopeless_spec_is_read_without_it(status: bool) -> None:
 
 def test_a_change_of_the_largest_valid_spec_is_not_cut() -> None:
     change = change_of({"trainer": {"config": {"text": "{[" * (MAX_BYTES // 2)}}}, status=True)
-    assert without_hopeless_spec(change) is change
+    assert without_oversized_spec(change) is change
 
 
 @given(st.text(st.sampled_from('[]{}",:a\\ '), max_size=200))
 def test_a_text_of_another_form_is_returned_as_it_is(text: str) -> None:
     strange = (text + "[" * (MOST_BRACKETS + 1)).encode()
-    assert without_hopeless_spec(strange) is strange
+    assert without_oversized_spec(strange) is strange
