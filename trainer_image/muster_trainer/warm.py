@@ -64,7 +64,9 @@ class Prepared:
     @property
     def is_ready(self) -> bool:
         """Whether it waits for a request, or has ended."""
-        return bool(select.select([self.socket], [], [], 0)[0])
+        poll = select.poll()  # `select.select` takes no descriptor above 1023
+        poll.register(self.socket, select.POLLIN)
+        return bool(poll.poll(0))
 
     def take_over(self, request: bytes, descriptors: list[int], *, seconds: float) -> bool:
         """Gives the request to the process, once. Returns whether it carries it out. False if it has ended, or does not answer in time."""

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from muster_contract.errors import BadConfiguration
 from muster_trainer.data.files import FORMATS, Column, FileSet, open_files
 from muster_trainer.data.files.cache import cached
+from muster_trainer.data.files.opened import OpenFile
 from muster_trainer.data.files.tfrecord import masked_crc
 from muster_trainer.tasks.write import write
 
@@ -336,3 +337,13 @@ def test_an_unfinished_cache_is_made_again(tmp_path: Path) -> None:
     copy.rename(copy.with_suffix(".part"))
     data_set = cached(opened(path.parent, DATA, "Arrays"), tmp_path, title="task")
     np.testing.assert_array_equal(data_set.batch(range(12))[0], DATA.inputs)
+
+
+def test_a_file_is_closed_with_its_object(tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(b"1")
+    file = OpenFile(tmp_path / "data")
+    descriptor = file._descriptor
+    assert file.read(0, 1) == b"1"
+    del file
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)

@@ -144,7 +144,9 @@ class _Sink:
             try:
                 data = data[os.write(self._descriptor, data) :]
             except BlockingIOError:
-                select.select([], [self._descriptor], [])
+                poll = select.poll()  # `select.select` takes no descriptor above 1023
+                poll.register(self._descriptor, select.POLLOUT)
+                poll.poll()
             except OSError:
                 self._closed = True
 

@@ -7,6 +7,7 @@ import io
 import os
 import resource
 import stat
+import weakref
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -22,8 +23,8 @@ _BLOCKS = 32  # blocks in the cache of a process, over all objects
 
 
 class OpenFile:
-    """One file, open until the process ends. `size` is in bytes. `changed` is a text that changes with the content. For a file it is the
-    time of the last change, in nanoseconds since 1970."""
+    """One file, open as long as this object exists. `size` is in bytes. `changed` is a text that changes with the content. For a file it
+    is the time of the last change, in nanoseconds since 1970."""
 
     path: Location
     size: int
@@ -33,6 +34,7 @@ class OpenFile:
         self.path = path
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe must not block
+            weakref.finalize(self, os.close, self._descriptor).atexit = False
             status = os.fstat(self._descriptor)
         except OSError as error:
             raise BadConfiguration(f"data file {path} cannot be opened: {error.strerror}") from error
