@@ -14,15 +14,16 @@ MOST = 8
 pytestmark = pytest.mark.timeout(60)
 
 
-@given(st.lists(st.integers(0, 40), min_size=1, max_size=100))
-@example([0] * 20)
-@example([0, 2] * 20)
-def test_a_series_of_any_steps_is_bounded_and_has_the_newest_event(steps: list[int]) -> None:
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 40)), min_size=1, max_size=100))
+@example([(0, 0)] * 20)
+@example([(0, 0), (0, 2)] * 20)
+@example([(rank, 0) for rank in range(20)])
+def test_a_series_of_any_steps_is_bounded_and_has_the_newest_event(steps: list[tuple[int, int]]) -> None:
     series = Series(MOST)
-    for number, step in enumerate(steps):
-        series.add(Step(step=step), f"{step} {number}".encode())
+    for number, (rank, step) in enumerate(steps):
+        series.add(Step(step=step, rank=rank), f"{rank} {step} {number}".encode())
     lines = [tuple(map(int, line.split())) for line in series.lines()]
-    assert lines[-1] == (steps[-1], len(steps) - 1)
+    assert lines[-1] == (*steps[-1], len(steps) - 1)
     assert len(lines) <= MOST + 1
     if series.stride == 1:
-        assert {step for step, _ in lines} == set(steps)
+        assert {(rank, step) for rank, step, _ in lines} == set(steps)

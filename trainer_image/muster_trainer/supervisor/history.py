@@ -34,7 +34,7 @@ from muster_contract.history import (
     ReplicaRecord,
 )
 from muster_contract.reports import LastWords
-from muster_contract.wire import encode
+from muster_contract.wire import LARGEST_INT, encode
 from muster_trainer.supervisor import image
 from muster_trainer.supervisor.events import Line
 from muster_trainer.supervisor.processes import die_with_parent
@@ -50,13 +50,14 @@ EXCLUDED = frozenset({Pace.event, PhaseEvent.event})
 
 
 class Series:
-    """At most `most` events of one name, and one of each step. If there are more, it has the newest event, and those whose step is a
-    multiple of `stride`."""
+    """At most `most` events of one name, and one of each rank and step. If there are more, it has the newest event, and those whose step is
+    a multiple of `stride`."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._lines: dict[int, bytes] = {}
-        self._newest: tuple[int, bytes] | None = None
+        self._lines: dict[tuple[int, int], bytes] = {}
+        """By rank and step."""
+        self._newest: bytes | None = None
         self._count = 0
         self.stride = 1
 
@@ -64,18 +65,20 @@ class Series:
         """Adds an event. For an event without a step, its number takes the place of the step."""
         self._count += 1
         number = event.step if isinstance(event, Step | Commit) else self._count
-        self._newest = number, line
+        self._newest = line
         if number % self.stride == 0:
-            self._lines.pop(number, None)
-            self._lines[number] = line
-        while len(self._lines) > self._most:
+            self._lines.pop((event.rank, number), None)
+            self._lines[event.rank, number] = line
+        while len(self._lines) > self._most and self.stride < LARGEST_INT:
             self.stride *= 2
-            self._lines = {each: line for each, line in self._lines.items() if each % self.stride == 0}
+            self._lines = {key: line for key, line in self._lines.items() if key[1] % self.stride == 0}
+        if len(self._lines) > self._most:  # a program may report step 0 of thousands of ranks
+            del self._lines[next(iter(self._lines))]
 
     def lines(self) -> list[bytes]:
         lines = list(self._lines.values())
-        if self._newest is not None and (not lines or lines[-1] is not self._newest[1]):
-            lines.append(self._newest[1])
+        if self._newest is not None and (not lines or lines[-1] is not self._newest):
+            lines.append(self._newest)
         return lines
 
 
