@@ -56,13 +56,22 @@ def words(process):
     except (OSError, ValueError):
         return []
 
+def parent_and_ticks(process):
+    fields = open(f"/proc/{process}/stat").read().rpartition(")")[2].split()
+    return int(fields[1]), int(fields[11]) + int(fields[12])
+
 def trainer():
-    # the newest: it was forked from a warm parent, which has the same words, or started cold
+    # It was started cold, or forked from a warm parent, which has the same words. So have the processes that are prepared for the next
+    # attempt, but these have used less of the processor.
     while True:
         pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
         warm, cold = ([pid for pid in pids if words(pid) == ["-m", f"muster_trainer.{name}"]] for name in ("warm", "process"))
-        if cold or len(warm) > 1:
-            return max(cold or warm)
+        try:
+            forked = [(ticks, pid) for pid in warm for parent, ticks in [parent_and_ticks(pid)] if parent in warm]
+        except (OSError, IndexError):  # one has ended meanwhile
+            continue
+        if cold or forked:
+            return max(cold) if cold else max(forked)[1]
         time.sleep(0.01)
 
 def new(pattern):

@@ -3,14 +3,19 @@
 import re
 import time
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from muster_contract.codes import ExitCode
 from muster_contract.events import ErrorEvent
+from muster_contract.reports import Progress
+from muster_contract.run_state import RunState
 from muster_trainer.supervisor.outcome import End, Outcome, judge, meaning
 from muster_trainer.supervisor.output import Tail
 from muster_trainer.supervisor.output_tail import peer_lost_pattern
+from muster_trainer.supervisor.replica import Replica
 from tests.support import descriptors
 from tests.support.texts import absent
 
@@ -225,3 +230,13 @@ def test_code_of_the_user_that_ends_the_trainer_with_0_has_not_completed_the_job
     asked = replace(EARLY, requested=True)
     assert outcome(asked, stop=True).code == 22
     assert outcome(asked, stop=True, saved=True).code == 21
+
+
+@pytest.mark.parametrize(
+    ("rank", "step", "code", "early"), [(0, 5, 0, True), (0, 10, 0, False), (0, 5, 10, False), (0, None, 0, False), (1, 5, 0, False)]
+)
+def test_only_rank_0_ends_early_because_others_report_few_steps(rank: int, step: int | None, code: int, early: bool) -> None:
+    """Another rank reports a step only if it has lost its peers after it."""
+    progress = None if step is None else Progress(step=step, total_steps=10)
+    replica: Any = SimpleNamespace(_state=RunState(progress=progress), _spec=SimpleNamespace(task="digits", module=None))
+    assert Replica._is_early(replica, SimpleNamespace(rank=rank, exit_code=code)) is early  # type: ignore[arg-type]

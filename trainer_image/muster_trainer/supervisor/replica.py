@@ -564,10 +564,10 @@ class Replica:
         ]
 
     def _is_early(self, process: Process) -> bool:
-        """Whether a process of the bundled trainer ended with 0 although steps are left."""
+        """Whether rank 0 of the bundled trainer ended with 0 although steps are left. The other ranks do not report each step."""
         progress = self._state.progress
         steps_left = progress is not None and progress.total_steps is not None and progress.step < progress.total_steps
-        return _is_bundled(self._spec) and process.exit_code == ExitCode.COMPLETED and steps_left
+        return process.rank == 0 and steps_left and process.exit_code == ExitCode.COMPLETED and _is_bundled(self._spec)
 
     def _is_starting(self, ended: Ended) -> bool:
         """Whether the user's own program had reported no step and no commit when it ended. False in later attempts, because the program may
