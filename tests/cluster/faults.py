@@ -67,11 +67,12 @@ def trainer():
         pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
         warm, cold = ([pid for pid in pids if words(pid) == ["-m", f"muster_trainer.{name}"]] for name in ("warm", "process"))
         try:
-            forked = [(ticks, pid) for pid in warm for parent, ticks in [parent_and_ticks(pid)] if parent in warm]
+            used = {pid: parent_and_ticks(pid) for pid in warm}
         except (OSError, IndexError):  # one has ended meanwhile
             continue
-        if cold or forked:
-            return max(cold) if cold else max(forked)[1]
+        parents = {parent for parent, _ in used.values()}
+        if cold or len(warm) > 1:
+            return max(cold) if cold else max((ticks, pid) for pid, (_, ticks) in used.items() if pid not in parents)[1]
         time.sleep(0.01)
 
 def new(pattern):
