@@ -14,18 +14,19 @@ LIMITED = {"worker": {"replicas": 2, "resources": {"limits": {"memory": "900Mi"}
 Uninterrupted = Callable[[str], ClusterJob]
 
 
+@pytest.mark.chaos
 @pytest.mark.timeout(900)
 def test_a_job_outlives_one_fault_after_the_other(ground: Ground, uninterrupted: Uninterrupted) -> None:
-    """The kernel's OOM killer, an eviction and a killed container: each counted in its own class. The OOM killer is first, because it can
-    take half a minute to fill the memory on a busy machine, and the job must still train then."""
+    """An eviction, a killed container and the kernel's OOM killer: each counted in its own class."""
     like = uninterrupted("DDP")
-    job = ground.apply(digits("digits", roles=LIMITED, delay=0.2))
-    kinds = ("out-of-memory", "pod-evicted", "supervisor-killed")
-    for attempt, (kind, step, replica) in enumerate(zip(kinds, (47, 133, 212), ("worker-1", "worker-1", "worker-0"), strict=True)):
+    job = ground.apply(digits("digits", roles=LIMITED, delay=0.2))  # a fault takes some seconds on a busy machine
+    for attempt, (kind, step, replica) in enumerate(
+        [("pod-evicted", 47, "worker-1"), ("supervisor-killed", 133, "worker-0"), ("out-of-memory", 212, "worker-1")]
+    ):
         job.wait_for_step(step, attempt=attempt)
         FAULTS[kind].strike(job, replica)
     check_succeeded(job, like, attempts=4, preemption=1, infrastructure=1, application=1)
-    for attempt, kind in enumerate(kinds):
+    for attempt, kind in enumerate(("pod-evicted", "supervisor-killed", "out-of-memory")):
         fault = FAULTS[kind]
         check_attempt(job, attempt, failure_class=fault.failure_class, reasons=fault.reasons, saves=fault.saves)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from muster_contract.errors import StorageUnavailable
 from muster_contract.events import MAX_SKIPPED, CommitReason, Resumed, ResumeSource, Skipped
@@ -13,9 +13,11 @@ from muster_contract.wire import decode, document, encode, wire_field
 from muster_trainer.checkpoint import Selection, Store, newest_step, select
 from muster_trainer.checkpoint.manifest import check_identity
 from muster_trainer.checkpoint.objects import Location, location_of
-from muster_trainer.snapshots.choice import CompleteSnapshot
 from muster_trainer.training.agreement import Ranks, agree
-from muster_trainer.training.survivor import SurvivorSteps
+
+if TYPE_CHECKING:  # the library for programs of users imports this module, and may have no numpy
+    from muster_trainer.snapshots.choice import CompleteSnapshot
+    from muster_trainer.training.survivor import SurvivorSteps
 
 
 @document
