@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from muster.admission.conditions import value_at
 from muster.admission.paths import step
 from muster.admission.rules import CONTAINER_LISTS, DNS_SUBDOMAIN, IMAGE, IMAGE_MESSAGE, POD_FIELDS, TRAINER_FIELDS
 from muster.api.constants import GROUP
@@ -70,21 +71,14 @@ def template_problems(role: RoleName, template: Mapping[str, Any]) -> Iterable[P
 
 def _shape_problems(spec: Mapping[str, Any], path: str) -> Iterable[Problem]:
     for field in (*_MAPPINGS, *_LISTS):
-        value = _at(spec, field)
+        value = value_at(spec, field)
         if field in _MAPPINGS and not isinstance(value, dict | None):
             yield Problem(f"{path}.{field}", "must be a mapping, as in the spec of a pod")
         elif field in _LISTS and value is not None and not _is_list_of_mappings(value):
             yield Problem(f"{path}.{field}", "must be a list of mappings, as in the spec of a pod")
-    for index, term in mappings(_at(spec, _LISTS[0])):
+    for index, term in mappings(value_at(spec, _LISTS[0])):
         if not isinstance(term.get("matchFields"), list | None):
             yield Problem(f"{path}.{_LISTS[0]}[{index}].matchFields", "must be a list of mappings, as in the spec of a pod")
-
-
-def _at(spec: Mapping[str, Any], field: str) -> Any:
-    value: Any = spec
-    for name in field.split("."):
-        value = value.get(name) if isinstance(value, dict) else None
-    return value
 
 
 def _is_list_of_mappings(value: Any) -> bool:
