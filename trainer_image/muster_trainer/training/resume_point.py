@@ -75,7 +75,7 @@ def of_memory(survivors: SurvivorSteps | None, snapshot: CompleteSnapshot | None
 
 
 def choose_and_register(spec: CheckpointSpec, store: Store, memory: ResumePoint | None, identity: Mapping[str, Any]) -> ResumePoint:
-    """Chooses the newest checkpoint, or the state in memory if that is newer or the storage is not available. Registers the choice.
+    """Chooses the newest checkpoint, or the state in memory if that is as new or the storage is not available. Registers the choice.
 
     Raises BadConfiguration for a checkpoint of another `identity`, and StorageUnavailable if there is no state in memory either.
     """
