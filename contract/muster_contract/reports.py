@@ -40,6 +40,9 @@ MAX_REPLY = 256 * 1024
 MAX_LAST_WORDS = 4096
 """Bytes of the last words: Kubernetes keeps no more of a termination message."""
 MAX_INTERVAL = 600.0
+MAX_SNAPSHOT_SERVERS = 64
+"""Replicas from which a spare copies snapshots. A spare has no room for the parts of more."""
+MAX_KEY = 64
 
 
 class ProcessState(StrEnum):
@@ -126,6 +129,22 @@ class Stack:
     )
 
 
+@document
+class SnapshotServer:
+    """Where a supervisor gives the snapshots in its memory to spares of the job."""
+
+    port: int = wire_field(minimum=1, maximum=65535, doc="TCP port.")
+    key: str = wire_field(min_length=1, max_length=MAX_KEY, printable=True, doc="Only clients that send it get snapshots.")
+
+
+@document
+class SnapshotSource:
+    """A replica of the world from which a spare copies snapshots."""
+
+    host: str = wire_field(min_length=1, max_length=MAX_NAME, printable=True, doc="Its host.")
+    server: SnapshotServer = wire_field(doc="Where its supervisor gives snapshots.")
+
+
 def _notices(value: object) -> object:
     return [notice_of(each) for each in value] if isinstance(value, list) else value
 
@@ -175,6 +194,7 @@ class Report:
         default=(), max_items=MAX_INPUTS, doc="Progress of the inputs. Only the init container that fetches them reports it."
     )
     in_place: bool = wire_field(default=False, doc="Whether the supervisor can start another attempt in the same pod.")
+    snapshot_server: SnapshotServer | None = wire_field(default=None, doc="Where spares get the snapshots of this replica.")
 
 
 @document
@@ -198,6 +218,9 @@ class Reply:
     succeeded: bool = wire_field(default=False, doc="Whether no attempt follows because the job has succeeded.")
     revisions: Mapping[str, str] = wire_field(
         default_factory=dict, max_items=MAX_INPUTS, max_length=MAX_REVISION, doc="Revision of each input that the job uses, by name."
+    )
+    snapshot_sources: tuple[SnapshotSource, ...] = wire_field(
+        default=(), max_items=MAX_SNAPSHOT_SERVERS, doc="For a spare: the replicas from which it copies snapshots."
     )
     world: Mapping[str, str] | None = wire_field(
         default=None, max_length=MAX_REPLY, doc="The environment to start the processes of `attempt` with."

@@ -56,6 +56,7 @@ class MemorySpec:
         default=None, minimum=1, doc="Steps between snapshots. Absent: the trainer chooses the number from the measured cost of snapshots."
     )
     copies: int = wire_field(default=1, minimum=0, doc="Other replicas that hold a copy of each part of a snapshot.")
+    spares: bool = wire_field(default=False, doc="Whether the job has spares, which copy snapshots.")
 
 
 @document

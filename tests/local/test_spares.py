@@ -13,6 +13,7 @@ from tests.support.local_jobs import LocalJob, finish, job
 from tests.support.waiting import wait_until
 
 SECONDS = 240.0
+COPIED = "this spare has 2 parts of the snapshot"
 WHOLE_STATE = ("DDP", "MultiWorkerMirrored")
 """The strategies in which each survivor saves the state after its last step."""
 
@@ -63,6 +64,29 @@ def test_a_spare_takes_the_place_of_a_lost_worker_with_the_same_losses(strategy:
     alone = LocalJob(tmp_path / "alone")
     alone.folder.mkdir()
     code, output = alone.muster_run(alone.write(digits(strategy, spares=0)), seconds=SECONDS)
+    assert code == 0, output
+    assert local_job.losses() == alone.losses()
+
+
+@pytest.mark.torch
+def test_spares_continue_from_their_copies_when_all_workers_are_lost(tmp_path: Path) -> None:
+    """Each worker has the only other copy of the other's part, and there is no commit. So only the spares have the state."""
+    local_job = LocalJob(tmp_path)
+    document = digits("FSDP", spares=2)
+    document["spec"]["checkpoint"] = {"everySteps": 1000, "memory": {"everySteps": 5, "sizeMib": 32}}
+    with local_job.running(local_job.write(document)) as run:
+        wait_until(lambda: local_job.logs().count(COPIED) == 2, "both spares have copied a snapshot", seconds=SECONDS)
+        held = local_job.status["progress"]["step"] // 5 * 5 - 5  # the newest snapshots may be under way
+        for supervisor in [local_job.supervisor_of(worker) for worker in ("worker-0", "worker-1")]:
+            os.kill(supervisor, signal.SIGKILL)
+        code, output = finish(run, SECONDS)
+    assert code == 0, output
+    last = local_job.status["attempts"][-1]
+    assert last["resumedFrom"] == "Memory", local_job.story()
+    assert last["stepResumed"] >= max(held, 5), local_job.story()
+    alone = LocalJob(tmp_path / "alone")
+    alone.folder.mkdir()
+    code, output = alone.muster_run(alone.write(digits("FSDP", spares=0)), seconds=SECONDS)
     assert code == 0, output
     assert local_job.losses() == alone.losses()
 

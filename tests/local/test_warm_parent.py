@@ -17,7 +17,7 @@ import pytest
 from muster_trainer.supervisor.environment import Launch
 from muster_trainer.supervisor.processes import Process, become_subreaper, reap
 from muster_trainer.supervisor.signals import SignalInbox
-from muster_trainer.supervisor.warm import WarmParent
+from muster_trainer.supervisor.warm import PREPARE, WarmParent
 from tests.support import descriptors
 from tests.support.local_jobs import is_running
 
@@ -95,7 +95,7 @@ import os, sys, time
 from muster_trainer.supervisor.environment import Launch
 from muster_trainer.supervisor.processes import become_subreaper
 from muster_trainer.supervisor.signals import SignalInbox
-from muster_trainer.supervisor.warm import WarmParent
+from muster_trainer.supervisor.warm import PREPARE, WarmParent
 become_subreaper()
 parent = WarmParent(os.environ)
 assert parent.await_ready(SignalInbox())
@@ -127,7 +127,7 @@ def test_a_parent_that_cannot_import_is_given_up_and_processes_start_cold(enviro
 @pytest.mark.torch
 def test_a_prepared_process_takes_the_next_launch(parent: WarmParent, environ: dict[str, str]) -> None:
     assert parent.await_ready(INBOX)
-    parent.prepare()
+    parent.prepare(PREPARE)
     [prepared] = parent.prepared
     limit = time.monotonic() + DEADLINE
     while parent.prepared:  # until it is ready, launches get new forks
@@ -142,7 +142,7 @@ def test_a_prepared_process_takes_the_next_launch(parent: WarmParent, environ: d
 @pytest.mark.torch
 def test_a_lost_prepared_process_is_replaced_by_a_new_fork(parent: WarmParent, environ: dict[str, str]) -> None:
     assert parent.await_ready(INBOX)
-    parent.prepare()
+    parent.prepare(PREPARE)
     [prepared] = parent.prepared
     os.kill(prepared, signal.SIGKILL)
     limit = time.monotonic() + DEADLINE
@@ -160,7 +160,7 @@ def test_no_process_is_prepared_if_memory_is_short(environ: dict[str, str]) -> N
     become_subreaper()
     parent = WarmParent({**environ, "MUSTER_PROCESSES": str(1 << 20)})  # which share the free memory
     assert parent.await_ready(INBOX)
-    parent.prepare()
+    parent.prepare(PREPARE)
     [prepared] = parent.prepared
     _wait_for_end(prepared)
     process = parent.start(Launch(0, (), environ))
@@ -174,7 +174,7 @@ def test_no_process_is_prepared_if_memory_is_short(environ: dict[str, str]) -> N
 @pytest.mark.torch
 def test_a_prepared_process_ends_with_its_parent(parent: WarmParent) -> None:
     assert parent.await_ready(INBOX)
-    parent.prepare()
+    parent.prepare(PREPARE)
     [prepared] = parent.prepared
     parent.close()
     _wait_for_end(prepared)

@@ -18,18 +18,21 @@ from muster_contract.events import Activity
 from muster_contract.strategy import RoleRuntime, StrategyRuntime
 from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.host.events import Events
-from muster_trainer.host.framework import named, set_quiet
+from muster_trainer.host.framework import hook, named, set_quiet
 from muster_trainer.host.large_variables import unpack_here
 from muster_trainer.host.stopping import StopRequest
 from muster_trainer.measure import collectives
 from muster_trainer.measure.meeting import Meeting
 from muster_trainer.measure.rehearsal import Rehearsal, remove_world_variables
-from muster_trainer.tasks.module import describe, load_task
+from muster_trainer.tasks.module import Task, describe, load_task
 from muster_trainer.training.evaluator import Evaluator
 from muster_trainer.training.loop import Training
 
 COLLECTIVES = "collectives"
 REHEARSAL = "rehearsal"
+
+_opened: list[tuple[TrainerSpec, Task]] = []
+"""The task that `open_task` has opened in this process, if any."""
 
 
 def main() -> NoReturn:
@@ -45,6 +48,34 @@ def main() -> NoReturn:
         _end(_failed(events, UserError(message)))
     except BaseException as error:  # noqa: BLE001 (the user's code can raise anything)
         _end(_failed(events, UserError(f"the training code failed: {describe(error)}")))
+
+
+def open_task(spec: TrainerSpec) -> None:
+    """Opens the task of a job before this process has a rank: imports the user's module, and opens its data set.
+
+    Raises BadConfiguration if the task may depend on the rank, or needs a device, so that this process must not train it.
+    """
+    _find_modules(spec)
+    task = load_task(spec)
+    if not task.survives:
+        raise BadConfiguration(f"{task.title}: without SURVIVES = True, it is opened in a world only")
+    if reason := hook(spec.strategy.framework, "unfit"):
+        raise BadConfiguration(f"{task.title}: {reason}, which only a process with a rank may do")
+    _opened[:] = [(spec, task)]
+
+
+def _task_of(spec: TrainerSpec) -> Task:
+    """The task of the job, which may be open already."""
+    for of, task in _opened:
+        if of == spec:
+            return task
+    return load_task(spec)
+
+
+def _find_modules(spec: TrainerSpec) -> None:
+    """Lets the user's module be found in the working directory, because Muster's own processes are started with -P."""
+    if spec.module is not None and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
 
 
 def _end(code: ExitCode) -> NoReturn:
@@ -65,8 +96,7 @@ def _run(events: Events) -> NoReturn:
     framework = spec.strategy.framework
     stop = StopRequest(events.descriptor)
     events.phase(Activity.STARTING)
-    if spec.module is not None and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # Muster's own processes are started with -P; the user's module may be there
+    _find_modules(spec)
     set_quiet(framework)
     role = spec.strategy.roles.get(env.role, RoleRuntime())
     if role.program and env.index >= role.first_index:
@@ -75,7 +105,7 @@ def _run(events: Events) -> NoReturn:
         _end(collectives.measure(spec, events, named(_library(spec.strategy), framework), environment=os.environ))
     if spec.task == REHEARSAL:
         _end(_rehearse(spec, events))
-    task = load_task(spec)
+    task = _task_of(spec)
     engine = named(role.evaluation or _engine(spec), framework)(task, spec)
     stop.listen()
     events.fingerprint(engine.fingerprint())

@@ -5,7 +5,8 @@ process. So an attempt does not wait for the import of a framework, and processe
 twice: the child forks the process and exits at once. The supervisor is the nearest subreaper, so it becomes the parent.
 
 It can also fork *prepared* processes, which wait for a later request. Each runs a small model once, if the strategy has a function for
-that. So a process that takes the place of a lost one waits neither for a fork, nor for what a framework does only once.
+that. So a process that takes the place of a lost one waits neither for a fork, nor for what a framework does only once. In a spare, where
+nothing trains yet, it opens the task as well.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import NoReturn
 
 from muster_contract.environment import ReplicaEnvironment
 from muster_contract.strategy import Framework, StrategyRuntime
+from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer import process
 from muster_trainer.host.framework import hook, named, set_quiet
 from muster_trainer.host.memory import spare_bytes
@@ -33,7 +35,7 @@ from muster_trainer.host.parent import die_with
 from muster_trainer.training.summaries import import_writer
 
 LONGEST_REQUEST = 1 << 21
-PREPARE, SIGN = b"prepare", b"!"
+PREPARE, OPEN, SIGN = b"prepare", b"open", b"!"
 ANSWER_SECONDS = 5.0  # for all prepared processes together, because the supervisor waits for no more than twice as long
 PREPARED_BYTES = 64 << 20  # of memory; more than a prepared process needs
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/accel", "/dev/vfio")
@@ -51,7 +53,7 @@ def main() -> None:
     connection.sendall(json.dumps({"unfit": unfit(strategy.framework)}).encode())
     gc.collect()
     gc.freeze()  # otherwise a collection in a child would copy every page with an object
-    Parent(connection, strategy, supervisor).serve()
+    Parent(connection, env.trainer_spec, supervisor).serve()
 
 
 @dataclass(frozen=True)
@@ -84,19 +86,21 @@ class Prepared:
 class Parent:
     """The warm parent, once it has imported everything."""
 
-    def __init__(self, connection: socket.socket, strategy: StrategyRuntime, supervisor: int) -> None:
-        self._connection, self._strategy, self._supervisor = connection, strategy, supervisor
+    def __init__(self, connection: socket.socket, spec: TrainerSpec, supervisor: int) -> None:
+        self._connection, self._spec, self._supervisor = connection, spec, supervisor
         self._prepared: list[Prepared] = []
 
     def serve(self) -> None:
-        """Answers requests until the supervisor closes the socket. `PREPARE` asks for a prepared process, and every other one for the
-        process that it describes. The answer has its pid, or none if the system is short of memory or processes, and the pids of all
-        prepared processes."""
+        """Answers requests until the supervisor closes the socket.
+
+        `PREPARE` asks for a prepared process, `OPEN` for one that opens the task, too, and every other request for the process that it
+        describes. The answer has its pid, or none if the system is short of memory or processes, and the pids of all prepared processes.
+        """
         while True:
             request, descriptors, _, _ = socket.recv_fds(self._connection, LONGEST_REQUEST, DESCRIPTORS)
             if not request:
                 return
-            pid = self._prepare() if request == PREPARE else self._start(request, descriptors)
+            pid = self._prepare(opens_task=request == OPEN) if request in (PREPARE, OPEN) else self._start(request, descriptors)
             for descriptor in descriptors:
                 os.close(descriptor)
             self._connection.sendall(json.dumps({"pid": pid, "prepared": [each.pid for each in self._prepared]}).encode())
@@ -110,10 +114,10 @@ class Parent:
                 return each.pid
         return self._fork(lambda: carry_out(request, descriptors, self._supervisor))
 
-    def _prepare(self) -> int | None:
+    def _prepare(self, *, opens_task: bool = False) -> int | None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            pid = self._fork(lambda: wait_prepared(theirs, self._strategy, self._supervisor), also_close=ours)
+            pid = self._fork(lambda: wait_prepared(theirs, self._spec, self._supervisor, opens_task=opens_task), also_close=ours)
         if pid is None:
             ours.close()
         else:
@@ -185,13 +189,17 @@ def _open_files() -> list[str]:
     return paths
 
 
-def wait_prepared(connection: socket.socket, strategy: StrategyRuntime, supervisor: int) -> NoReturn:
-    """Prepares this fork, and waits for the request of a process. Ends if memory is short, because the training needs it more."""
+def wait_prepared(connection: socket.socket, spec: TrainerSpec, supervisor: int, *, opens_task: bool) -> NoReturn:
+    """Prepares this fork, and waits for the request of a process. Ends if memory is short, because the training needs it more.
+
+    It also ends if it cannot open the task, because a part of the user's code has run. A new process then shows the error."""
     die_with(supervisor)
     if spare_bytes() < PREPARED_BYTES:
         os._exit(0)
     with suppress(Exception):  # without preparation, the process only starts more slowly
-        prepare(strategy)
+        prepare(spec.strategy)
+    if opens_task:
+        _open_or_end(spec)
     gc.collect()
     try:
         connection.sendall(SIGN)
@@ -204,6 +212,13 @@ def wait_prepared(connection: socket.socket, strategy: StrategyRuntime, supervis
         os._exit(0)
     connection.close()
     carry_out(request, descriptors, supervisor)
+
+
+def _open_or_end(spec: TrainerSpec) -> None:
+    try:
+        process.open_task(spec)
+    except BaseException:  # noqa: BLE001 (the user's code can raise anything)
+        os._exit(0)
 
 
 def prepare(strategy: StrategyRuntime) -> None:

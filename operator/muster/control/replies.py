@@ -1,9 +1,13 @@
-"""The reply to a report. Pure. It depends only on the job's status, so every leader gives the same reply."""
+"""The reply to a report. Pure. It depends only on the job's status, so every leader gives the same reply.
+
+One part depends on other reports: the replicas from which a spare copies snapshots.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from muster.api.job import TrainingJob
@@ -15,10 +19,13 @@ from muster.lifecycle.transition.fence import member_to_start
 from muster.lifecycle.transition.in_place import grace_seconds
 from muster.render.manifests import render_world
 from muster.strategies.base import Addresses
-from muster_contract.reports import Reply, Report
+from muster_contract.reports import MAX_SNAPSHOT_SERVERS, Reply, Report, SnapshotServer, SnapshotSource
+
+ServerOf = Callable[[str], SnapshotServer | None]
+"""Returns where the replica with this pod uid gives its snapshots. None if it does not."""
 
 
-def reply_to(job: TrainingJob, uid: str, report: Report, addresses: Addresses) -> Reply:
+def reply_to(job: TrainingJob, uid: str, report: Report, addresses: Addresses, *, server_of: ServerOf = lambda _: None) -> Reply:
     """The reply to the replica with this pod uid. `addresses` are those of the job's current attempt."""
     status = job.status
     attempt, ended = attempt_of(status, uid), newest_ended(status)
@@ -32,12 +39,25 @@ def reply_to(job: TrainingJob, uid: str, report: Report, addresses: Addresses) -
     )
     member = member_to_start(status, uid) if _ready(report, attempt) else None
     if member is None:
-        return reply
+        return replace(reply, snapshot_sources=tuple(_snapshot_sources(job, uid, report, addresses, server_of)))
     try:
         world = render_world(job, member.role, index=member.index, attempt=attempt, addresses=addresses)
     except LookupError:  # the job has become smaller meanwhile, and the next pass deletes this replica
         return reply
     return replace(reply, world=world)
+
+
+def _snapshot_sources(job: TrainingJob, uid: str, report: Report, addresses: Addresses, server_of: ServerOf) -> Iterator[SnapshotSource]:
+    """The members of the world, for a spare. In a world with more members than a reply can name, each spare gets others first."""
+    world = job.status.world
+    if world is None or not report.waiting or not job.spec.recovery.spares or job.spec.checkpoint.memory is None:
+        return
+    if any(member.uid == uid for member in world.members):
+        return
+    start = report.index * MAX_SNAPSHOT_SERVERS % max(1, len(world.members))
+    servers = ((member, server_of(member.uid)) for member in (*world.members[start:], *world.members[:start]) if member.uid)
+    sources = (SnapshotSource(addresses.host(member.role, member.index), server) for member, server in servers if server is not None)
+    yield from islice(sources, MAX_SNAPSHOT_SERVERS)
 
 
 def reply_basis(status: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from muster.control.report_gaps import ReportGaps
 from muster_contract.events import Activity
-from muster_contract.reports import Report
+from muster_contract.reports import Report, SnapshotServer
 
 PAUSE_SECONDS = 1.0
 """If no report at all comes for longer, the operator itself may stand still, or be cut off. So the rest of the pause proves no silence."""
@@ -55,6 +55,11 @@ class Reports:
     def of(self, pod_uid: str) -> Received | None:
         """The newest report of the pod. None if it has sent none."""
         return self._newest.get(pod_uid)
+
+    def snapshot_server_of(self, pod_uid: str) -> SnapshotServer | None:
+        """Where the replica gives its snapshots to spares. None if it does not."""
+        received = self._newest.get(pod_uid)
+        return received.report.snapshot_server if received else None
 
     def missed_since(self, received: Received) -> float:
         """For how many seconds since this report the operator may have missed reports, because none came from any replica."""

@@ -101,7 +101,7 @@ class ClusterChannel:
         if report.attempt == attempt and not report.waiting and not report.inputs and not _is_over(status):
             return Reply(attempt=attempt, grace_seconds=0.0)  # the common case: the job need not be parsed
         job = self._admit(obj)
-        return reply_to(job, uid, report, addresses_of(job, attempt))
+        return reply_to(job, uid, report, addresses_of(job, attempt), server_of=self._reports.snapshot_server_of)
 
     def _wake(self, uid: str) -> None:
         key, received = self._store.key_of_pod(uid), self._reports.of(uid)

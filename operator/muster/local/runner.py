@@ -264,7 +264,8 @@ class Runner:
         return self._directory.objects.absolute()
 
     def _reply_to(self, uid: str, report: Report) -> Reply:
-        return reply_to(self._current(), uid, report, self._addresses_of(self._job.status.attempt))
+        addresses = self._addresses_of(self._job.status.attempt)
+        return reply_to(self._current(), uid, report, addresses, server_of=self._reports.snapshot_server_of)
 
     def _current(self) -> TrainingJob:
         return self._runnable.model_copy(update={"status": self._job.status})

@@ -83,7 +83,7 @@ def trainer_spec(spec: TrainingJobSpec, directory: str | None, *, processes: int
         options=spec.options.for_trainer,
         communication=spec.communication.value,
         checkpoint=None if directory is None else _checkpoint(spec.checkpoint, directory),
-        memory=_memory(spec.checkpoint.memory),
+        memory=_memory(spec.checkpoint.memory, spares=spec.recovery.spares > 0),
         grace_seconds=grace_seconds,
         strategy=strategy_of(spec.strategy).runtime,
     )
@@ -99,8 +99,8 @@ def _input(given: Input) -> InputSpec:
     return InputSpec(given.workers, given.prefetch, given.shard, None if given.cache is None else Path(given.cache))
 
 
-def _memory(given: PeersMemory | None) -> MemorySpec | None:
-    return None if given is None else MemorySpec(given.size_mib, given.every_steps, given.copies)
+def _memory(given: PeersMemory | None, *, spares: bool) -> MemorySpec | None:
+    return None if given is None else MemorySpec(given.size_mib, given.every_steps, given.copies, spares=spares)
 
 
 def _checkpoint(checkpoint: Checkpoint, directory: str) -> CheckpointSpec:

@@ -10,7 +10,7 @@ from muster.api.job import TrainingJob
 from muster.control.replies import reply_basis, reply_to
 from muster.render.addresses import addresses_of
 from muster_contract.inputs import InputProgress
-from muster_contract.reports import LastWords, Reply, Report
+from muster_contract.reports import MAX_SNAPSHOT_SERVERS, LastWords, Reply, Report, SnapshotServer
 
 WORLD = {
     "attempt": 2,
@@ -117,3 +117,34 @@ def test_a_fetcher_gets_the_revisions_that_the_job_uses() -> None:
     status = {"inputs": [{"name": "base", "source": "hf://org/tiny", "revision": "c1"}, {"name": "rows", "source": "s3://bucket"}]}
     assert reply_for(status=status, inputs=(InputProgress("base"),)).revisions == {"base": "c1"}
     assert reply_for(status=status).revisions == {}
+
+
+def sources_for(uid: str, *, members: int = 2, index: int = 2, **fields: Any) -> list[str]:
+    """The hosts from which a spare copies snapshots."""
+    memory = {"memory": {"sizeMib": 64}}
+    spec = {
+        "strategy": "FSDP",
+        "trainer": {"task": "digits"},
+        "roles": {"worker": {"replicas": members}},
+        "checkpoint": memory,
+        "recovery": {"spares": 2},
+    } | fields
+    world = {**WORLD, "size": members, "members": [{"role": "worker", "index": each, "uid": f"pod-{each}"} for each in range(members)]}
+    status = {"attempt": 2, "world": world, "attempts": [RECORD], "phase": "Running"}
+    job = TrainingJob.model_validate({"metadata": {"name": "digits", "namespace": "ns"}, "spec": spec, "status": status})
+    report = Report(job="ns/digits", pod="p", role="worker", index=index, attempt=2, waiting=True)
+    servers = {f"pod-{each}": SnapshotServer(7000 + each, "key") for each in range(members) if each != 1}
+    return [each.host for each in reply_to(job, uid, report, addresses_of(job, 2), server_of=servers.get).snapshot_sources]
+
+
+def test_a_spare_gets_the_members_that_give_their_snapshots() -> None:
+    assert sources_for("spare") == ["worker-0.digits.ns.svc"]
+    assert sources_for("pod-0") == [], "it is a member"
+    assert sources_for("spare", checkpoint={}) == []
+    assert sources_for("spare", recovery={}) == []
+
+
+def test_spares_of_a_large_world_get_different_members() -> None:
+    hosts = sources_for("spare", members=200, index=200)
+    assert len(hosts) == MAX_SNAPSHOT_SERVERS
+    assert hosts != sources_for("spare", members=200, index=201)

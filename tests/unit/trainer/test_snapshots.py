@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from muster_trainer.snapshots.arena import HEADER_BYTES, PAGE, Arena, FilledSlot, Header, checksum, layout
+from muster_trainer.snapshots.arena import HEADER_BYTES, PAGE, Arena, FilledSlot, Header, layout
+from muster_trainer.snapshots.checksum import checksum, is_intact
 from muster_trainer.snapshots.choice import CompleteSnapshot, choose
 from muster_trainer.snapshots.payload import pack_list, starts_of, unpack_list
 from muster_trainer.snapshots.placement import Place, place
@@ -51,13 +52,13 @@ def test_another_process_finds_what_was_written(descriptor: int) -> None:
     (slot,) = again.filled_slots()
     assert (slot.slot, slot.header.size) == (2, 7)
     assert bytes(again.payload(2, 7)) == b"numbers"
-    assert again.is_intact(2)
+    assert is_intact(again, 2)
 
 
 def test_a_payload_that_was_changed_is_not_intact(descriptor: int) -> None:
     arena = written(descriptor, b"numbers")
     arena.payload(0, 7)[3] ^= 1
-    assert not Arena(descriptor).is_intact(0)
+    assert not is_intact(Arena(descriptor), 0)
 
 
 @pytest.mark.parametrize("size", [1, 8, 16384, 100_000, 600_000])

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from muster_contract.trainer_spec import BatchSpec, TrainerSpec
 from muster_trainer import warm
 from muster_trainer.supervisor import warm as supervisor_warm
 from muster_trainer.supervisor.warm import Starter
@@ -24,7 +25,7 @@ COUNT, FORKED = 20, 4711
 def parent() -> Iterator[warm.Parent]:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        yield warm.Parent(ours, descriptors.runtime("DDP"), 1)
+        yield warm.Parent(ours, TrainerSpec(strategy=descriptors.runtime("DDP"), batch=BatchSpec(), task="digits"), 1)
 
 
 def test_prepared_processes_that_hang_delay_a_launch_only_once(parent: warm.Parent, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +66,7 @@ def test_a_supervisor_that_gets_no_prepared_process_does_not_insist(monkeypatch:
     class Short:
         pid, ready, prepared = FORKED, True, frozenset[int]()
 
-        def prepare(self) -> None:
+        def prepare(self, request: bytes) -> None:
             requests.append(1)
             assert len(requests) <= COUNT
 

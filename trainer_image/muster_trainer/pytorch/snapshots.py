@@ -32,7 +32,8 @@ from muster_trainer.pytorch import packing
 from muster_trainer.pytorch.parallel import ParallelModel
 from muster_trainer.pytorch.state import Groups
 from muster_trainer.pytorch.world import TIMEOUT, World, detect_peer_loss
-from muster_trainer.snapshots.arena import HEADER_BYTES, Arena, FilledSlot, Header, checksum, layout, pack, unpack
+from muster_trainer.snapshots.arena import HEADER_BYTES, Arena, FilledSlot, Header, layout, pack, unpack
+from muster_trainer.snapshots.checksum import checksum, is_intact
 from muster_trainer.snapshots.choice import CompleteSnapshot, choose, generation_of, identity_of, newest_step
 from muster_trainer.snapshots.interval import FIRST_STEPS, Cost, StepsBetween
 from muster_trainer.snapshots.placement import Place, Placement, place
@@ -128,7 +129,7 @@ class Snapshots:
 
     def _damaged(self, snapshot: CompleteSnapshot) -> list[int]:
         slots = {slot for rank, slot in snapshot.sources if rank == self._world.rank}
-        return [slot for slot in slots if not self._arena.is_intact(slot)]
+        return [slot for slot in slots if not is_intact(self._arena, slot)]
 
     def restore(self, snapshot: CompleteSnapshot) -> None:
         """Restores the snapshot. A rank without its shard gets it from a rank that has it.

@@ -7,8 +7,8 @@ import os
 import selectors
 import signal
 import time
-from collections.abc import Mapping
-from contextlib import closing, nullcontext, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -35,6 +35,7 @@ from muster_trainer.supervisor.permanent_failure import START_SECONDS
 from muster_trainer.supervisor.processes import Process, become_subreaper, reap, signal_descendants
 from muster_trainer.supervisor.reporting import Reporter, report_of
 from muster_trainer.supervisor.signals import SignalInbox
+from muster_trainer.supervisor.snapshot_copier import SnapshotCopier
 from muster_trainer.supervisor.status_posts import status_variables
 from muster_trainer.supervisor.succession import Succession
 from muster_trainer.supervisor.survivors import Survivors, order
@@ -77,7 +78,8 @@ def supervise(environ: Mapping[str, str], inbox: SignalInbox) -> int:
             else _live(environ, inbox, reporter, starter=starter, history=history, memories=memories, survivors=survivors)
         )
         succession = Succession(reporter, inbox, words, report, standby=standby)
-        world = succession.await_world()
+        with _copying(replica, memories, reporter) if standby else nullcontext():
+            world = succession.await_world()
         if world is None:
             words = succession.words
             break
@@ -91,11 +93,30 @@ def supervise(environ: Mapping[str, str], inbox: SignalInbox) -> int:
 
 
 def _stand_by(environ: Mapping[str, str], replica: ReplicaEnvironment, starter: Starter) -> tuple[LastWords, Report]:
-    """Imports the framework, so that the replica can join a world sooner."""
+    """Imports the framework and opens the task, so that the replica can join a world sooner."""
     with suppress(TrainerError):  # it is raised again when the processes start
         starter.warm_up(environ, bundled=_is_bundled(replica.trainer_spec))
-        starter.prepare(replica.processes)
+        starter.prepare(replica.processes, opens_task=True)
     return last_words(ExitCode.PREEMPTED, "this stand-by replica has joined no world", None), report_of(replica)
+
+
+@contextmanager
+def _copying(replica: ReplicaEnvironment, memories: Memories, reporter: Reporter) -> Iterator[None]:
+    """Copies the snapshots of the world into the memory of this spare, in the block."""
+    try:
+        spec = replica.trainer_spec.memory
+    except TrainerError:  # it is raised again when the processes start
+        spec = None
+    if spec is None or not spec.spares or not memories.reserve(replica.processes, spec):
+        yield
+        return
+    arenas = [arena for position in range(replica.processes) if (arena := memories.arena(position)) is not None]
+    copier = SnapshotCopier(arenas, lambda: reporter.snapshot_sources, job=replica.job_uid, spare=replica.index, say=say)
+    copier.start()
+    try:
+        yield
+    finally:
+        copier.stop()
 
 
 def _is_bundled(spec: TrainerSpec) -> bool:
@@ -121,6 +142,8 @@ def _live(
             if listener:
                 environ = {**with_library(environ), **listener.variables, **_status_variables(environ, replica, listener)}
             launches = memories.with_memory(plan(environ, replica, spec), spec.memory)
+            if spec.memory and spec.memory.spares:
+                reporter.snapshot_server = memories.serve(loopback=replica.coordinator_authority is None)
             if not _is_bundled(spec):
                 launches = _with_trackers(launches, replica)
             life = Replica(

@@ -7,7 +7,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import cached_property, partial
@@ -15,7 +15,7 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from urllib.parse import urlsplit
 
 from muster_contract.environment import ReplicaEnvironment
-from muster_contract.reports import MAX_INTERVAL, MAX_REPLY, MAX_REPORT, LastWords, Progress, Reply, Report
+from muster_contract.reports import MAX_INTERVAL, MAX_REPLY, MAX_REPORT, LastWords, Progress, Reply, Report, SnapshotServer, SnapshotSource
 from muster_contract.run_state import RunState, with_state
 from muster_contract.wire import encode, parse
 
@@ -63,6 +63,10 @@ class Reporter:
         """The time of the newest reply, in monotonic seconds."""
         self.revisions: Mapping[str, str] = {}
         """The revisions of inputs in the newest reply."""
+        self.snapshot_sources: Sequence[SnapshotSource] = ()
+        """The replicas from which a spare copies snapshots, in the newest reply."""
+        self.snapshot_server: SnapshotServer | None = None
+        """Where this supervisor gives the snapshots of its replica."""
         self._update = threading.Condition()
         self._report: Report | None = None
         self._changed = False
@@ -136,7 +140,7 @@ class Reporter:
         """Posts a report. Returns the least seconds until the next one."""
         self._sequence += 1
         try:
-            reply = self._exchanged(replace(report, sequence=self._sequence))
+            reply = self._exchanged(replace(report, sequence=self._sequence, snapshot_server=self.snapshot_server))
         except _TooManyError as error:
             return error.seconds
         except _InterruptedError:
@@ -148,9 +152,9 @@ class Reporter:
             return LEAST_GAP
         self._failing = False
         self.replied = time.monotonic()
-        self.revisions = reply.revisions
+        self.revisions, self.snapshot_sources = reply.revisions, reply.snapshot_sources
         self.interval = max(LEAST_GAP, reply.interval_seconds)
-        newest = replace(reply, interval_seconds=0.0) if reply.grace_seconds is not None else None
+        newest = replace(reply, interval_seconds=0.0, snapshot_sources=()) if reply.grace_seconds is not None else None
         if newest != self.reply:
             self.reply = newest
             self._on_reply()

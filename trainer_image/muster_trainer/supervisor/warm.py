@@ -22,8 +22,9 @@ from muster_trainer.supervisor.signals import SignalInbox
 ANSWER_SECONDS = 10.0  # for a fork, which takes milliseconds
 IMPORT_SECONDS = 300.0  # for the imports, on the slowest machine
 LONGEST_ANSWER = 1 << 16
-PREPARE = b"prepare"
-"""The request for a prepared process. See `muster_trainer.warm`, which a supervisor cannot import, because it needs the framework."""
+PREPARE, OPEN = b"prepare", b"open"
+"""The requests for a prepared process, and for one that also opens the task. See `muster_trainer.warm`, which a supervisor cannot import,
+because it needs the framework."""
 
 
 class Starter:
@@ -53,12 +54,14 @@ class Starter:
             self._parent = WarmParent(environ)
             self._parent.await_ready(self._inbox)
 
-    def prepare(self, count: int) -> None:
-        """Lets the warm parent prepare so many processes for the next attempt. There may be fewer if the system is short of memory."""
+    def prepare(self, count: int, *, opens_task: bool = False) -> None:
+        """Lets the warm parent prepare so many processes for the next attempt. There may be fewer if the system is short of memory.
+
+        With `opens_task`, they also open the task. Only a replica without a rank needs that, because its processes train nothing yet."""
         become_subreaper()
         for _ in range(count):
             if self._parent and self._parent.ready and len(self._parent.prepared) < count:
-                self._parent.prepare()
+                self._parent.prepare(OPEN if opens_task else PREPARE)
 
     def close(self) -> None:
         if self._parent:
@@ -102,11 +105,11 @@ class WarmParent:
             self.close()
         return self.ready
 
-    def prepare(self) -> None:
+    def prepare(self, request: bytes) -> None:
         """Forks a process that waits for the launch of a later attempt."""
         try:
             self._socket.settimeout(ANSWER_SECONDS)
-            self._socket.send(PREPARE)
+            self._socket.send(request)
             answer = self._answer()
         except OSError:
             answer = None

@@ -32,9 +32,10 @@ code. The module has these functions, which are the same for all frameworks:
     tensor_parallel_plan(model)       For tensor parallelism in PyTorch. Returns {name or pattern of layers: their cut}.
                                       A cut is Colwise, Rowwise, ColwiseGathered or a ParallelStyle of torch.
 
-    SURVIVES = True                   Optional, for PyTorch with DDP. Allows that the process continues after the loss of
-                                      a peer, in a new process group. The module must then have no process group of its
-                                      own, and all state must be in the model and the optimizer.
+    SURVIVES = True                   Optional. With DDP, the process may continue after the loss of a peer, in a new
+                                      process group. A spare imports the module and calls `dataset` before it has a rank.
+                                      So the module must have no process group of its own and must not read its rank from
+                                      the environment, and all state must be in the model and the optimizer.
 
 The Pipeline strategy needs a torch.nn.Sequential from build_model. Each layer must take one tensor and return one tensor.
 `config` is the job's config, read as `config.learningRate` or `config["learningRate"]`. Your own keys are passed on unchanged.

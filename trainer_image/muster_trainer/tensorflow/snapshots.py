@@ -23,7 +23,8 @@ from muster_contract.notices import NoticeReason
 from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.host.events import Events
 from muster_trainer.host.priority import yield_to_steps
-from muster_trainer.snapshots.arena import HEADER_BYTES, Arena, Header, checksum, layout
+from muster_trainer.snapshots.arena import HEADER_BYTES, Arena, Header, layout
+from muster_trainer.snapshots.checksum import checksum, is_intact
 from muster_trainer.snapshots.choice import CompleteSnapshot, choose, generation_of, identity_of, newest_step
 from muster_trainer.snapshots.interval import Cost, StepsBetween
 from muster_trainer.snapshots.payload import pack_list, starts_of, unpack_list
@@ -78,7 +79,7 @@ class ChiefMemory:
     def newest(self) -> CompleteSnapshot | None:
         while (snapshot := choose([self._filled_slots], [""])) is not None:
             ((_, slot),) = snapshot.sources
-            if self._arena.is_intact(slot):
+            if is_intact(self._arena, slot):
                 return snapshot
             self._filled_slots = [each for each in self._filled_slots if each.slot != slot]
         return None
