@@ -77,7 +77,7 @@ pid = trainer()
 """What programs that are run in a replica's container begin with."""
 FILL = """
 with open("/dev/shm/filling", "wb", buffering=0) as file:
-    while os.path.exists(f"/proc/{pid}/fd"):
+    while trains(pid):
         file.write(bytes(1 << 20))
 """
 TEAR = """
@@ -111,7 +111,8 @@ stop_process = in_pod("os.kill(pid, signal.SIGSTOP)")
 
 
 def run_out_of_memory(job: ClusterJob, replica: str) -> None:
-    """Fills the container's memory with a file that no process owns, so that the kernel ends the largest one: the training.
+    """Fills the container's memory with a file that no process owns, so that the kernel ends the largest processes, until the training is
+    one of them.
 
     The command that fills it may end with the container, and fail with it.
     """
