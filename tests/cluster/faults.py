@@ -49,21 +49,21 @@ def kill_container(job: ClusterJob, replica: str) -> None:
 IN_POD = """
 import glob, json, os, resource, signal, time
 
-def words(process):
+def trains(process):
+    # Processes that wait for the next attempt have the same words, because they are forked from the same parent. But their stdout is still
+    # the supervisor's.
     try:
-        command = open(f"/proc/{process}/cmdline").read().split("\\0")
-        return command[command.index("-m"):][:2]  # Python's own options come before
-    except (OSError, ValueError):
-        return []
+        words = open(f"/proc/{process}/cmdline").read().split("\\0")
+        parent = open(f"/proc/{process}/stat").read().rpartition(")")[2].split()[1]
+        stdout, stdout_of_parent = (os.readlink(f"/proc/{each}/fd/1") for each in (process, parent))
+        return stdout != stdout_of_parent and not {"muster_trainer.warm", "muster_trainer.process"}.isdisjoint(words)
+    except (OSError, IndexError):  # it has ended meanwhile, or was started from outside
+        return False
 
 def trainer():
-    # the newest: it was forked from a warm parent, which has the same words, or started cold
-    while True:
-        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-        warm, cold = ([pid for pid in pids if words(pid) == ["-m", f"muster_trainer.{name}"]] for name in ("warm", "process"))
-        if cold or len(warm) > 1:
-            return max(cold or warm)
+    while not (pids := [int(name) for name in os.listdir("/proc") if name.isdigit() and trains(name)]):
         time.sleep(0.01)
+    return max(pids)
 
 def new(pattern):
     pattern = os.path.join(json.loads(os.environ["MUSTER_TRAINER"])["checkpoint"]["directory"], pattern)
@@ -77,7 +77,7 @@ pid = trainer()
 """What programs that are run in a replica's container begin with."""
 FILL = """
 with open("/dev/shm/filling", "wb", buffering=0) as file:
-    while os.path.exists(f"/proc/{pid}/fd"):
+    while trains(pid):
         file.write(bytes(1 << 20))
 """
 TEAR = """
@@ -111,7 +111,8 @@ stop_process = in_pod("os.kill(pid, signal.SIGSTOP)")
 
 
 def run_out_of_memory(job: ClusterJob, replica: str) -> None:
-    """Fills the container's memory with a file that no process owns, so that the kernel ends the largest one: the training.
+    """Fills the container's memory with a file that no process owns, so that the kernel ends the largest processes, until the training is
+    one of them.
 
     The command that fills it may end with the container, and fail with it.
     """
