@@ -49,7 +49,7 @@ property: $(READY) ## property tests of the pure core
 	$(BIN)/pytest tests/property
 
 local: $(READY) ## real training processes on this machine, with a selection of the faults
-	$(BIN)/pytest tests/local tests/chaos -m "not chaos and not thorough"
+	$(BIN)/pytest tests/local tests/chaos --ignore tests/chaos/test_matrix.py -m "not chaos and not thorough" -n 2 --dist loadfile
 
 thorough: $(READY) mutants ## what `make test` leaves out to be quick: all planted bugs, and more worlds, layouts, inputs and errors
 	$(BIN)/pytest tests/local -m thorough
