@@ -29,7 +29,7 @@ AT_ONCE ?= 3
 SEVERAL_AT_ONCE = $(MAKE) --no-print-directory --jobs=$(AT_ONCE) $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
 test: $(READY) ## all that CI runs: `check`, the control plane, and the cut on a real cluster, which is removed afterwards
-	@$(SEVERAL_AT_ONCE) cluster-test lint control-plane unit property some-mutants manifests-check local
+	@$(SEVERAL_AT_ONCE) lint control-plane cluster-test unit property some-mutants manifests-check local
 	@$(MAKE) --no-print-directory cluster-down
 
 check: lint unit property some-mutants local ## lint, types, unit, property, planted bugs, real training: all that needs no Kubernetes
