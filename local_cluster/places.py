@@ -78,6 +78,14 @@ class Places:
             yield
 
     @contextmanager
+    def building(self) -> Iterator[None]:
+        """Waits until no other process builds programs for this cache, and keeps others from it."""
+        self.cache.mkdir(parents=True, exist_ok=True)
+        with (self.cache / "building").open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    @contextmanager
     def in_use(self, by: str = "") -> Iterator[None]:
         """Marks the cluster as used by tests that break nodes on purpose. Otherwise another command could replace the broken cluster.
 

@@ -87,20 +87,19 @@ class Programs:
         return self._places.bin / name
 
     def ensure(self, names: Iterable[str]) -> None:
-        """Builds the named programs that are missing or older than their pins, two modules at a time.
+        """Builds the named programs that are missing or older than their pins, two modules at a time. Waits for another process that
+        builds some, because it may build the same.
 
         Raises:
             MissingError: a program must be built, and there is no Go.
             CommandFailedError: a build failed.
         """
         chosen = set(names)
-        missing = [(source, [name for name in source.packages if name in chosen and not self._current(source, name)]) for source in SOURCES]
-        work = [(source, names) for source, names in missing if names]
-        if not work:
+        if not (work := self._missing(chosen)):
             return
         _require_go(", ".join(name for _, names in work for name in names))
-        with ThreadPoolExecutor(max_workers=2) as pool:
-            for done in [pool.submit(self._build, source, names) for source, names in work]:
+        with self._places.building(), ThreadPoolExecutor(max_workers=2) as pool:
+            for done in [pool.submit(self._build, source, names) for source, names in self._missing(chosen)]:
                 done.result()
 
     def module_folder(self, folder: str, module: str) -> Path:
@@ -108,6 +107,11 @@ class Programs:
         _require_go(f"the source of {module}")
         answer = run(["go", "mod", "download", "-json", module], 600, cwd=FOLDER / "go" / folder, env=_go_environment())
         return Path(json.loads(answer)["Dir"])
+
+    def _missing(self, chosen: set[str]) -> list[tuple[Source, list[str]]]:
+        """The modules of which programs must be built, with these programs."""
+        missing = [(source, [name for name in source.packages if name in chosen and not self._current(source, name)]) for source in SOURCES]
+        return [(source, names) for source, names in missing if names]
 
     def _current(self, source: Source, name: str) -> bool:
         stamp = self._stamp(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import zlib
 from contextlib import suppress
@@ -18,6 +19,17 @@ from tests.support.api_server.kubelet import Kubelet, Nodes
 from tests.support.api_server.operators import ADDRESS, OperatorProcess
 from tests.support.api_server.reports import post, progress, report, tell, token
 from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def operator(shared_operator: OperatorProcess) -> OperatorProcess:
+    return shared_operator
+
+
+def refusals(operator: OperatorProcess, reason: str) -> int:
+    """How many reports it has refused for this reason."""
+    found = re.search(rf'^muster_channel_refused_total{{reason="{reason}"}} (\d+)', operator.figures(), re.MULTILINE)
+    return int(found[1]) if found else 0
 
 
 def running(jobs: Jobs, name: str, workers: int = 1) -> list[Object]:
@@ -109,7 +121,7 @@ def test_a_supervisor_without_a_valid_token_changes_nothing(jobs: Jobs, nodes: N
     [foreign] = running(jobs, "other")
     good, lie = token(jobs, mine), {"progress": progress(999)}
     body = json.dumps(report(mine, **lie)).encode()
-    refusals = {
+    refused = {
         "no token": (post(operator, body, {}), 401),
         "no bearer": (post(operator, body, {"Authorization": "Basic eHg="}), 401),
         "an empty token": (post(operator, body, {"Authorization": "Bearer "}), 401),
@@ -126,7 +138,7 @@ def test_a_supervisor_without_a_valid_token_changes_nothing(jobs: Jobs, nodes: N
         "too much": (tell(operator, good, report(mine, notices=[{"message": "x" * (1 << 18)}])), 413),
         "another path": (post(operator, body, {"Authorization": f"Bearer {good}"}, path="/v2/report"), 404),
     }
-    for what, ((status, content), expected) in refusals.items():
+    for what, ((status, content), expected) in refused.items():
         assert status == expected, f"{what}: {content}"
         if expected in (401, 403, 413) or what.startswith("no "):
             assert content["message"], what
@@ -136,6 +148,7 @@ def test_a_supervisor_without_a_valid_token_changes_nothing(jobs: Jobs, nodes: N
 
 
 def test_values_out_of_bounds_are_refused_and_counted_and_the_job_continues(jobs: Jobs, nodes: Nodes, operator: OperatorProcess) -> None:
+    before = {reason: refusals(operator, reason) for reason in ("invalid", "attempt")}
     [pod] = running(jobs, "digits")
     bearer = token(jobs, pod)
     refused = {
@@ -168,30 +181,13 @@ def test_values_out_of_bounds_are_refused_and_counted_and_the_job_continues(jobs
     assert (status_["phase"], status_["attempt"], status_["checkpoint"]["step"]) == ("Running", 0, 2**53)
     assert status_["checkpoint"]["path"].startswith("\\x1b")
     assert not set("\x1b\x07\n") & set(json.dumps(status_, ensure_ascii=False))
-    assert 'muster_channel_refused_total{reason="invalid"} 5' in operator.figures()
-    assert 'muster_channel_refused_total{reason="attempt"} 1' in operator.figures()
+    assert {reason: refusals(operator, reason) - count for reason, count in before.items()} == {"invalid": 5, "attempt": 1}
     assert operator.probe("healthz")[0] == 200
     assert "Traceback" not in operator.log.read_text()
 
 
-def test_a_compressed_report_is_refused_and_malformed_tokens_cost_no_reviews(
-    jobs: Jobs, nodes: Nodes, operator: OperatorProcess, cluster: Cluster
-) -> None:
-    [pod] = running(jobs, "digits")
-    good = token(jobs, pod)
-    body = zlib.compress(json.dumps(report(pod)).encode())
-    assert post(operator, body, {"Authorization": f"Bearer {good}", "Content-Encoding": "deflate"})[0] == 415
-    assert tell(operator, good, report(pod))[0] == 200
-    before = len(cluster.requests())
-    head, claims, _ = good.split(".")
-    bogus = [f"{head}.{claims}.{number}" for number in range(100)] + [f"junk-{number}" for number in range(100)]
-    assert {tell(operator, each, report(pod))[0] for each in bogus} == {401, 429}
-    assert tell(operator, good, report(pod, sequence=2))[0] == 200, "they keep nobody out"
-    reviews = [each for each in cluster.requests()[before:] if "tokenreviews" in each["requestURI"]]
-    assert len(reviews) < 50, "of 200"
-
-
 def test_a_pod_without_a_controlling_job_is_not_accepted_as_a_supervisor(jobs: Jobs, nodes: Nodes, operator: OperatorProcess) -> None:
+    wait_until(lambda: "muster_supervisors 0" in operator.figures(), "no supervisor of another test counts")
     [pod] = running(jobs, "digits")
     forged = {
         "apiVersion": "v1",
@@ -260,3 +256,21 @@ def test_the_service_leads_to_the_leader(cluster: Cluster, operator: OperatorPro
     assert endpoints()["metadata"]["labels"]["kubernetes.io/service-name"] == service["metadata"]["name"]
     assert "selector" not in service["spec"]
     assert endpoints()["ports"][0]["name"] == service["spec"]["ports"][0]["name"]
+
+
+def test_a_compressed_report_is_refused_and_malformed_tokens_cost_no_reviews(
+    jobs: Jobs, nodes: Nodes, operator: OperatorProcess, cluster: Cluster
+) -> None:
+    """Last, because the operator may refuse tokens that it has not seen for a while afterwards."""
+    [pod] = running(jobs, "digits")
+    good = token(jobs, pod)
+    body = zlib.compress(json.dumps(report(pod)).encode())
+    assert post(operator, body, {"Authorization": f"Bearer {good}", "Content-Encoding": "deflate"})[0] == 415
+    assert tell(operator, good, report(pod))[0] == 200
+    before = len(cluster.requests())
+    head, claims, _ = good.split(".")
+    bogus = [f"{head}.{claims}.{number}" for number in range(100)] + [f"junk-{number}" for number in range(100)]
+    assert {tell(operator, each, report(pod))[0] for each in bogus} == {401, 429}
+    assert tell(operator, good, report(pod, sequence=2))[0] == 200, "they keep nobody out"
+    reviews = [each for each in cluster.requests()[before:] if "tokenreviews" in each["requestURI"]]
+    assert len(reviews) < 50, "of 200"

@@ -18,7 +18,6 @@ from tests.support.api_server.kubelet import Kubelet, Nodes
 from tests.support.api_server.operators import OperatorProcess, operating
 from tests.support.waiting import wait_until
 
-SEEDS = 20
 TAKEOVER_SECONDS = 20.0
 """Five on an idle machine (docs/architecture/operator.md). Tests share theirs with others."""
 
@@ -44,11 +43,12 @@ def runs(jobs: Jobs, name: str, attempt: int) -> None:
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("seeds", [range(6), pytest.param(range(6, 20), marks=pytest.mark.thorough)], ids=["few", "more"])
 def test_a_job_succeeds_although_its_operator_is_killed_at_random_moments(
-    jobs: Jobs, nodes: Nodes, kubelet: Kubelet, operator: OperatorProcess
+    jobs: Jobs, nodes: Nodes, kubelet: Kubelet, operator: OperatorProcess, seeds: range
 ) -> None:
     nodes.grace = 0.1
-    for seed in range(SEEDS):
+    for seed in seeds:
         chance = random.Random(seed)
         name, workers = f"digits-{seed}", chance.randint(1, 6)
 

@@ -5,11 +5,12 @@ import hashlib
 import io
 import json
 import tarfile
+import threading
 from pathlib import Path
 
 import pytest
 
-from local_cluster import Cluster, ClusterError, CommandFailedError, Places, node_image
+from local_cluster import Cluster, ClusterError, CommandFailedError, Places, node_image, programs
 from local_cluster.archive import Image, write_archive
 from local_cluster.create import DEFAULT_WORKERS, _config, down
 from local_cluster.firewall import without_docker
@@ -120,6 +121,29 @@ def test_a_second_call_on_the_same_cache_is_refused_and_told_why(tmp_path: Path)
     places = Places(tmp_path)
     with places.locked(), pytest.raises(ClusterError, match="another call of the harness is at work"), places.locked():
         pass
+
+
+def test_a_program_that_two_calls_need_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    places = Places(tmp_path)
+    second = threading.Thread(target=lambda: programs.Programs(places).ensure(["pause"]))
+    built: list[str] = []
+
+    def build(self: programs.Programs, source: programs.Source, names: list[str]) -> None:
+        built.extend(names)
+        if not second.ident:
+            second.start()
+            second.join(0.5)  # it ends at once, unless it waits
+        for name in names:
+            self.path(name).parent.mkdir(parents=True, exist_ok=True)
+            self.path(name).touch()
+            self._stamp(name).parent.mkdir(exist_ok=True)
+            self._stamp(name).write_text(programs._key(source, name))
+
+    monkeypatch.setattr(programs.Programs, "_build", build)
+    monkeypatch.setattr(programs, "_require_go", lambda what: None)
+    programs.Programs(places).ensure(["pause"])
+    second.join(60)
+    assert built == ["pause"]
 
 
 def test_a_command_that_fails_says_its_last_words() -> None:

@@ -67,7 +67,7 @@ def test_a_job_runs_in_the_background_and_has_progress_logs_and_an_explanation(c
 
 
 def test_a_job_is_suspended_resumed_scaled_and_goes_on_from_its_commit(client: muster.Client, local_job: LocalJob) -> None:
-    job = client.submit(tiny("train.py 1000 0.01"), code=local_job.folder)
+    job = client.submit(tiny("train.py 1000 0.01 0.01"), code=local_job.folder)
     local_job.wait_for_commit()
     job.suspend()
     job.suspend()  # once more does no harm

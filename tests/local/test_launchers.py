@@ -42,7 +42,7 @@ SIGKILL = "ended by signal 9 (SIGKILL)"
 @pytest.mark.parametrize(
     ("launcher", "how", "code", "words"),
     [
-        pytest.param(TORCHRUN, ["raise"], 10, f"rank 1: {VALUE_ERROR}", id="an exception"),
+        pytest.param(TORCHRUN, ["raise"], 10, f"rank 1: {VALUE_ERROR}", id="an exception", marks=pytest.mark.thorough),
         pytest.param(TORCHRUN, ["kill"], 137, f"rank 1: {SIGKILL}", id="a signal", marks=pytest.mark.thorough),
         pytest.param(
             *(TORCHRUN, ["import"], 10, "rank 1: ModuleNotFoundError: No module named 'muster_has_no_such_module'"),

@@ -23,7 +23,7 @@ TASK = {"task": "digits"}
 @pytest.mark.parametrize(
     ("strategy", "size", "options", "code"),
     [
-        pytest.param("DDP", 2, {}, MODULE, marks=pytest.mark.torch),
+        pytest.param("DDP", 2, {}, MODULE, marks=[pytest.mark.torch, pytest.mark.thorough]),
         pytest.param("DDP", 3, {}, MODULE, marks=[pytest.mark.torch, pytest.mark.thorough]),
         pytest.param("MultiWorkerMirrored", 2, {"loop": "Fit"}, TASK, marks=pytest.mark.tensorflow),
     ],

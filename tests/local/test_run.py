@@ -101,7 +101,7 @@ def test_a_killed_process_is_a_new_attempt_that_resumes_and_finishes(local_job: 
 
 
 def test_a_killed_supervisor_is_a_new_attempt_and_its_processes_end_first(local_job: LocalJob) -> None:
-    local_job.write(job(trainer={"script": "train.py 1000 0.01"}))
+    local_job.write(job(trainer={"script": "train.py 1000 0.01 0.005"}))
     with local_job.running("job.yaml") as run:
         local_job.wait_for_commit()
         training = psutil.Process(local_job.pid_of("worker-0"))
@@ -168,7 +168,7 @@ def test_when_guard_and_muster_run_are_killed_the_next_run_ends_what_is_left(loc
             assert not before & {process.pid for process in marked(RUN_MARK, local_job.mark)}
 
 
-@pytest.mark.parametrize("options", [[], ["--resume"], ["--fresh"]])
+@pytest.mark.parametrize("options", [[], ["--resume"], pytest.param(["--fresh"], marks=pytest.mark.thorough)])
 def test_a_run_of_a_copied_directory_ends_nothing_of_the_original(local_job: LocalJob, options: list[str]) -> None:
     local_job.write(job(trainer={"script": "train.py 20000 0.01"}))
     copy = local_job.folder / "runs" / "copy"

@@ -23,7 +23,7 @@ def digits(strategy: str, *, spares: int) -> dict[str, Any]:
         "tiny",
         replicas=2,
         strategy=strategy,
-        trainer={"task": "digits", "config": {"epochs": 6, "seed": 3, "deterministic": True, "stepDelaySeconds": 0.4 if spares else 0.0}},
+        trainer={"task": "digits", "config": {"epochs": 3, "seed": 3, "deterministic": True, "stepDelaySeconds": 0.4 if spares else 0.0}},
         batch={"globalSize": 64},
         checkpoint={"everySteps": 10, "gracePeriodSeconds": 30},
         recovery={"spares": spares},

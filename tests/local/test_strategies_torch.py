@@ -48,11 +48,11 @@ def test_two_processes_have_the_losses_of_one(strategy: str) -> None:
 @pytest.mark.parametrize(
     ("strategy", "options"),
     [
-        ("FSDP", {}),
+        pytest.param("FSDP", {}, marks=pytest.mark.thorough),
         ("FSDP", {"mesh": {"data": 4, "shard": 2}}),
         ("FSDP", {"mesh": {"data": 2, "tensor": 2}}),
         ("TensorParallel", {"mesh": {"data": 2, "tensor": 2}}),
-        ("TensorParallel", {}),
+        pytest.param("TensorParallel", {}, marks=pytest.mark.thorough),
         ("Pipeline", {"pipeline": {"microBatches": 8}}),
         ("Pipeline", {"mesh": {"data": 2, "pipeline": 2}}),
         ("Pipeline", {"mesh": {"data": 2, "pipeline": 2}, "pipeline": {"schedule": "1F1B", "microBatches": 4}}),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.local import proofs
+from tests.support.bare_worlds import trainer, world
 from tests.support.local_jobs import LocalJob, finish, is_running, job
 from tests.support.seeds import seeded_random
 from tests.support.waiting import wait_until
@@ -30,9 +31,8 @@ def document(size: int, **config: Any) -> dict[str, Any]:
     )
 
 
-@pytest.mark.parametrize(
-    ("size", "victim"), [(2, 1), *(pytest.param(size, victim, marks=pytest.mark.thorough) for size, victim in ((2, 0), (4, 3), (4, 0)))]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize(("size", "victim"), [(2, 1), (2, 0), (4, 3), (4, 0)])
 def test_survivors_go_on_in_the_same_processes(size: int, victim: int, tmp_path: Path) -> None:
     random = seeded_random()
     like = proofs.uninterrupted("DDP", CONFIG, size=size).losses()
@@ -77,11 +77,14 @@ def optimizer(model, config):
 """
 
 
-def own_job(size: int, *, delay: float) -> dict[str, Any]:
-    config = {**CONFIG, "epochs": 4, "learningRate": 0.002, "evaluateEveryEpochs": 1, "stepDelaySeconds": delay}
+def own_config(*, delay: float) -> dict[str, Any]:
+    return {**CONFIG, "epochs": 4, "learningRate": 0.002, "evaluateEveryEpochs": 1, "stepDelaySeconds": delay}
+
+
+def own_job(size: int) -> dict[str, Any]:
     return job(
         replicas=size,
-        trainer={"module": "own", "config": config},
+        trainer={"module": "own", "config": own_config(delay=STEP_SECONDS)},
         batch={"globalSize": 64},
         checkpoint={"everySteps": 10},
         recovery={"infrastructure": {"limit": -1}},
@@ -94,10 +97,6 @@ def own(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def losses_of(run: LocalJob) -> dict[int, str]:
-    return {event["step"]: event["lossHex"] for event in run.events("step")}
-
-
 @pytest.mark.thorough
 def test_running_averages_and_an_optimizer_with_state_survive_many_kills(own: Path) -> None:
     """Also kills during the rebuild: the new process dies as soon as it is there. Saves and evaluations are under way at times."""
@@ -105,7 +104,7 @@ def test_running_averages_and_an_optimizer_with_state_survive_many_kills(own: Pa
     size = 3
     like = undisturbed(own, size)
     run = LocalJob(own)
-    with run.running(run.write(own_job(size, delay=STEP_SECONDS))):
+    with run.running(run.write(own_job(size))):
         for number in range(3):
             run.wait_for_step(random.randint(3, 18) + 22 * number)
             # read again each time, because a survivor that is slow to leave a rebuild ends
@@ -145,10 +144,9 @@ def held(run: LocalJob, place: str) -> int:
 
 
 def undisturbed(folder: Path, size: int) -> dict[int, str]:
-    like = LocalJob(folder, name="like")
-    code, output = like.muster_run(like.write({**own_job(size, delay=0.0), "metadata": {"name": "like"}}, "like.yaml"))
-    assert code == 0, output
-    return losses_of(like)
+    with world("DDP", trainer(None, module="own", config=own_config(delay=0.0)), size=size, PYTHONPATH=str(folder)) as like:
+        assert like.finish() == [0] * size, like.story()
+    return like.losses()
 
 
 @pytest.mark.parametrize(
@@ -165,7 +163,7 @@ def test_a_survivor_that_is_killed_during_the_rebuild_costs_no_step(own: Path, p
     size, first = 3, 2
     like = undisturbed(own, size)
     run = LocalJob(own)
-    with run.running(run.write(own_job(size, delay=STEP_SECONDS))):
+    with run.running(run.write(own_job(size))):
         run.wait_for_step(seeded_random().randint(3, 30))
         pids = {rank: run.pid_of(f"worker-{rank}") for rank in range(size)}
         (own / place).touch()
@@ -177,6 +175,7 @@ def test_a_survivor_that_is_killed_during_the_rebuild_costs_no_step(own: Path, p
     third = 1 - second
     assert {event["pid"] for event in run.events("survived") if event["attempt"] == run.attempts[-1]["attempt"]} == {pids[third]}
     assert {record["stepsLost"] for record in run.attempts if "stepsLost" in record} == {0}
+    assert run.attempts[-1]["resumedFrom"] == "Survivors"
 
 
 @pytest.mark.thorough
@@ -185,7 +184,7 @@ def test_a_stop_ends_a_survivor_that_waits_and_it_saves_first(own: Path, place: 
     size = 2
     like = undisturbed(own, size)
     run = LocalJob(own)
-    document = own_job(size, delay=STEP_SECONDS)
+    document = own_job(size)
     document["spec"]["checkpoint"] = {"everySteps": 1000, "gracePeriodSeconds": 10}
     name = run.write(document)
     with run.running(name) as process:
@@ -216,7 +215,7 @@ def test_a_survivor_that_waits_for_a_peer_that_never_comes_saves_and_goes_on_in_
     size = 2
     like = undisturbed(own, size)
     run = LocalJob(own)
-    document = own_job(size, delay=STEP_SECONDS)
+    document = own_job(size)
     document["spec"]["checkpoint"] = {"everySteps": 1000}
     document["spec"]["recovery"]["hang"] = {"startSeconds": 30}
     with run.running(run.write(document)):

@@ -54,7 +54,7 @@ def evaluations(running: BareWorld) -> dict[int, dict[str, float]]:
 
 
 def test_a_module_of_the_user_resumes_bit_for_bit_with_dropout_running_averages_and_a_schedule(tmp_path: Path) -> None:
-    config = {"epochs": 8, "learningRate": 0.01, "warmupSteps": 30, "evaluateEveryEpochs": 1, **proofs.SLOW}
+    config = {"epochs": 8, "learningRate": 0.01, "warmupSteps": 30, "evaluateEveryEpochs": 1}
     env = averaged(tmp_path)
     summaries = tmp_path / "summaries"
     uninterrupted = trainer(tmp_path / "whole", config=config, module="averaged")
@@ -64,7 +64,7 @@ def test_a_module_of_the_user_resumes_bit_for_bit_with_dropout_running_averages_
     assert whole.metrics()["accuracy"] > 0.95
     assert {metrics["others"] for metrics in evaluations(whole).values()} == {0}  # the averages of the chief count
     document = trainer(tmp_path / "checkpoints", config=config, module="averaged")
-    with world(MWMS, document, **env) as first:
+    with world(MWMS, {**document, "config": document["config"] | proofs.SLOW}, **env) as first:
         first.wait_for_commit(20)
         first.kill(0)
         assert first.finish() == [-signal.SIGKILL, 20], first.story()

@@ -1,7 +1,7 @@
 """Plants each bug of `mutants.py` and runs the tests against it that must find it.
 
-Arguments are names of bugs. `--every 4` plants each fourth bug only. Exits 1 if one survives, if the tests fail without a bug, or if a
-bug does not fit the source any more.
+Arguments are names of bugs. `--every 6` plants each sixth bug only. `--bugs-only` does not run the tests without a bug first. Exits 1 if
+one survives, if the tests fail without a bug, or if a bug does not fit the source any more.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="plant each Nth bug only")
+    parser.add_argument("--bugs-only", action="store_true", help="do not run the tests without a bug")
     options = parser.parse_args(arguments)
     names = options.names
     if unknown := set(names) - {mutant.name for mutant in MUTANTS}:
@@ -76,7 +77,8 @@ def main(arguments: Sequence[str]) -> int:
     print(f"{'mutant':<30} {'found by':<24} {'s':>5}  what it breaks", flush=True)
     survivors = 0
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        healthy = [Mutant("none", "nothing", (), tests=tests) for tests in dict.fromkeys(mutant.tests for mutant in chosen)]
+        files = [] if options.bugs_only else dict.fromkeys(mutant.tests for mutant in chosen)
+        healthy = [Mutant("none", "nothing", (), tests=tests) for tests in files]
         for outcome in pool.map(try_out, [*healthy, *chosen]):
             found = outcome.found_by if outcome.failed else ("passes" if outcome.is_right else "NOT FOUND")
             print(f"{outcome.mutant.name:<30} {found:<24} {outcome.seconds:5.1f}  {outcome.mutant.breaks}", flush=True)

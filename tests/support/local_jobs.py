@@ -25,7 +25,7 @@ from tests.support.waiting import DEADLINE, wait_until
 
 TRAIN = '''
 """Counts steps as a training loop would: begins when its whole world is there, resumes from its folder, saves every 5 steps, and when
-it is asked to stop."""
+it is asked to stop. Arguments: steps, seconds of a step, and seconds of a step once it has resumed (0)."""
 import json, os, signal, sys, time
 from pathlib import Path
 
@@ -55,6 +55,8 @@ while len(list(world.iterdir())) < int(os.environ["WORLD_SIZE"]):
         sys.exit(22)
 
 begun = int((folder / "step").read_text()) if (folder / "step").exists() else 0
+if begun:
+    seconds = float(sys.argv[3]) if len(sys.argv) > 3 else 0.0
 print("rank", rank, "goes on from step", begun, flush=True)
 tell(event="resumed", committedStep=begun or None, step=begun, path=None, skipped=[])
 for step in range(begun + 1, steps + 1):
@@ -71,7 +73,7 @@ save(steps, "Final")
 
 
 def job(name: str = "tiny", *, replicas: int = 2, trainer: Mapping[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
-    """A job document; by default 400 steps of 10 ms on two workers."""
+    """A job document; by default 400 steps of 10 ms on two workers, and none of them takes time once it has resumed."""
     return {
         "apiVersion": "muster.dev/v1alpha1",
         "kind": "TrainingJob",
