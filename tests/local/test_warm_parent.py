@@ -17,7 +17,7 @@ import pytest
 from muster_trainer.supervisor.environment import Launch
 from muster_trainer.supervisor.processes import Process, become_subreaper, reap
 from muster_trainer.supervisor.signals import SignalInbox
-from muster_trainer.supervisor.warm import PREPARE, WarmParent
+from muster_trainer.supervisor.warm import OPEN, PREPARE, WarmParent
 from tests.support import descriptors
 from tests.support.local_jobs import is_running
 
@@ -137,6 +137,55 @@ def test_a_prepared_process_takes_the_next_launch(parent: WarmParent, environ: d
         assert time.monotonic() < limit
     assert process.pid == prepared
     assert "spec.trainer.task: there is no task 'unknown'" in os.read(process.stderr, 65536).decode()
+
+
+OPENED = """
+import os
+
+def dataset(config):
+    with open(os.environ["MUSTER_STATE_DIR"] + "/opened", "a") as file:
+        file.write(f"{os.getpid()}\\n")
+    return [([0.0], 0)]
+
+def build_model(config):
+    raise ValueError("there is no model")
+
+def loss(outputs, batch):
+    return outputs
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("survives", [True, False])
+def test_a_process_of_a_spare_opens_the_task_before_its_launch(survives: bool, environ: dict[str, str], tmp_path: Path) -> None:
+    """A process whose module does not allow that ends, and another one takes the launch."""
+    become_subreaper()
+    (tmp_path / "opened.py").write_text(OPENED + f"\nSURVIVES = {survives}\n")
+    spec = {**json.loads(environ["MUSTER_TRAINER"]), "task": None, "module": "opened"}
+    environ = {**environ, "MUSTER_TRAINER": json.dumps(spec), "PYTHONPATH": str(tmp_path)}
+    parent = WarmParent(environ)
+    assert parent.await_ready(INBOX)
+    parent.prepare(OPEN)
+    [prepared] = parent.prepared
+    if survives:
+        limit = time.monotonic() + DEADLINE
+        while not (tmp_path / "opened").exists():
+            assert time.monotonic() < limit
+            time.sleep(0.01)
+    else:
+        _wait_for_end(prepared)
+    limit = time.monotonic() + DEADLINE
+    while parent.prepared:  # until it is ready, launches get new forks
+        process = parent.start(Launch(0, (), environ))
+        assert process is not None
+        assert _exit_code(process)
+        assert time.monotonic() < limit
+    assert (process.pid == prepared) is survives
+    pids = (tmp_path / "opened").read_text().split()
+    assert len(pids) == len(set(pids)), "each process opens the task once"
+    assert str(process.pid) in pids
+    parent.close()
+    _wait_for_end(parent.pid)
 
 
 @pytest.mark.torch
