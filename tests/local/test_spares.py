@@ -13,7 +13,7 @@ from tests.support.local_jobs import LocalJob, finish, job
 from tests.support.waiting import wait_until
 
 SECONDS = 240.0
-COPIED = "this spare has 2 parts of the snapshot"
+COPIED = "in its memory (parts: 2)"
 WHOLE_STATE = ("DDP", "MultiWorkerMirrored")
 """The strategies in which each survivor saves the state after its last step."""
 

@@ -50,18 +50,16 @@ def main() -> NoReturn:
         _end(_failed(events, UserError(f"the training code failed: {describe(error)}")))
 
 
-def open_task(spec: TrainerSpec) -> None:
+def open_task(spec: TrainerSpec) -> bool:
     """Opens the task of a job before this process has a rank: imports the user's module, and opens its data set.
 
-    Raises BadConfiguration if the task may depend on the rank, or needs a device, so that this process must not train it.
+    Returns whether this process may train the task. False if the task may depend on the rank, or uses a device already. Raises
+    TrainerError if the task cannot be opened.
     """
     _find_modules(spec)
     task = load_task(spec)
-    if not task.survives:
-        raise BadConfiguration(f"{task.title}: without SURVIVES = True, it is opened in a world only")
-    if reason := hook(spec.strategy.framework, "unfit"):
-        raise BadConfiguration(f"{task.title}: {reason}, which only a process with a rank may do")
     _opened[:] = [(spec, task)]
+    return task.survives and not hook(spec.strategy.framework, "unfit")
 
 
 def _task_of(spec: TrainerSpec) -> Task:

@@ -215,9 +215,10 @@ def wait_prepared(connection: socket.socket, spec: TrainerSpec, supervisor: int,
 
 
 def _open_or_end(spec: TrainerSpec) -> None:
-    try:
-        process.open_task(spec)
-    except BaseException:  # noqa: BLE001 (the user's code can raise anything)
+    is_open = False
+    with suppress(BaseException):  # the user's code can raise anything
+        is_open = process.open_task(spec)
+    if not is_open:
         os._exit(0)
 
 

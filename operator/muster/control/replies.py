@@ -50,9 +50,9 @@ def reply_to(job: TrainingJob, uid: str, report: Report, addresses: Addresses, *
 def _snapshot_sources(job: TrainingJob, uid: str, report: Report, addresses: Addresses, server_of: ServerOf) -> Iterator[SnapshotSource]:
     """The members of the world, for a spare. In a world with more members than a reply can name, each spare gets others first."""
     world = job.status.world
-    if world is None or not report.waiting or not job.spec.recovery.spares or job.spec.checkpoint.memory is None:
+    if world is None or uid in world.member_of or not report.waiting:
         return
-    if any(member.uid == uid for member in world.members):
+    if not job.spec.recovery.spares or job.spec.checkpoint.memory is None:
         return
     start = report.index * MAX_SNAPSHOT_SERVERS % max(1, len(world.members))
     servers = ((member, server_of(member.uid)) for member in (*world.members[start:], *world.members[:start]) if member.uid)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from muster_contract.reports import SnapshotServer, SnapshotSource
 from muster_trainer.snapshots.arena import PAGE, Arena, FilledSlot, Header
 from muster_trainer.snapshots.copies import plan_copies
-from muster_trainer.snapshots.transfer import Offer
+from muster_trainer.snapshots.transfer import SECONDS, Offer
 from muster_trainer.supervisor.snapshot_copier import SnapshotCopier
 from muster_trainer.supervisor.snapshot_service import MOST_CLIENTS, SnapshotService
 from tests.support.waiting import wait_until
@@ -103,16 +104,33 @@ def test_a_spare_has_the_same_numbers_and_then_newer_ones(arenas: list[Arena], s
     copier = SnapshotCopier([spare], lambda: [source], job="uid", spare=0, say=sentences.append)
     copier.start()
     try:
-        for step in (5, 6):
-            for slot, shard in enumerate("ab"):
-                member.clear(slot)
-                member.complete(slot, header(shard, step))
-            wait_until(lambda step=step: sum(each.header.step == step for each in spare.filled_slots()) == 2, f"step {step} is copied")
+        wait_until(lambda: steps_of(spare) == [5, 5], "step 5 is copied")
+        for slot, shard in enumerate("ab", start=2):  # the older snapshot stays until the newer one is complete
+            member.payload(slot, 1000)[:] = shard.encode() * 1000
+            member.complete(slot, header(shard, 6))
+        wait_until(lambda: steps_of(spare) == [5, 5, 6, 6], "step 6 is copied")
     finally:
         copier.stop()
     for each in spare.filled_slots():
         assert bytes(spare.payload(each.slot, each.header.size)) == each.header.shard.encode() * 1000
-    assert sentences == ["this spare has 2 parts of the snapshot of step 5 in its memory, and goes on to copy newer ones"]
+    assert sentences == ["this spare has the snapshot of step 5 in its memory (parts: 2), and goes on to copy newer ones"]
+
+
+def steps_of(arena: Arena) -> list[int]:
+    return sorted(each.header.step for each in arena.filled_slots())
+
+
+def test_a_spare_does_not_wait_for_a_replica_that_does_not_answer(arenas: list[Arena]) -> None:
+    """The node of that replica may be lost, and then the next world waits for the spare."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        source = SnapshotSource("127.0.0.1", SnapshotServer(silent.getsockname()[1], "key"))
+        copier = SnapshotCopier(arenas[1:], lambda: [source], job="uid", spare=0, say=print)
+        copier.start()
+        silent.accept()
+        began = time.monotonic()
+        copier.stop()
+        assert time.monotonic() - began < SECONDS / 2
+    assert list(arenas[1].filled_slots()) == []
 
 
 def test_a_slot_that_changes_on_the_way_is_not_used(arenas: list[Arena], source: SnapshotSource) -> None:

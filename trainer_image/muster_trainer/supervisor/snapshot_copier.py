@@ -12,7 +12,7 @@ from muster_trainer.snapshots.arena import Arena
 from muster_trainer.snapshots.choice import generation_of
 from muster_trainer.snapshots.copies import plan_copies
 from muster_trainer.snapshots.interval import MOST
-from muster_trainer.snapshots.transfer import SECONDS, Offer
+from muster_trainer.snapshots.transfer import Offer
 
 LEAST_PAUSE = 1.0
 """Seconds between two copies."""
@@ -42,6 +42,7 @@ class SnapshotCopier:
         self._stopped = threading.Event()
         self._busy = 0.0
         self._lock = threading.Lock()
+        self._writing = threading.Lock()
         self._offers: list[Offer] = []
         self._thread = threading.Thread(target=self._run, name="snapshot copies", daemon=True)
 
@@ -49,43 +50,45 @@ class SnapshotCopier:
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns when nothing is written to the memory any more."""
+        """Returns when nothing is written to the memory any more. Does not wait for a replica that does not answer, because the next world
+        waits for this spare."""
         self._stopped.set()
         with self._lock:
             for offer in self._offers:
                 offer.interrupt()
-        self._thread.join(SECONDS)  # a look-up of a host may last longer, but a stopped thread writes nothing
+        with self._writing:
+            return
 
     def _run(self) -> None:
         pause, most = LEAST_PAUSE, 0
         while not self._stopped.wait(pause):
-            self._busy, copied = 0.0, 0
+            self._busy = 0.0
             for position, arena in enumerate(self._arenas):
                 with suppress(OSError, ValueError):  # a replica of the world may end at any time
-                    copied += self._copy(position, arena)
+                    self._copy(position, arena)
             pause = max(LEAST_PAUSE, self._busy / MOST)
-            if copied and (newest := max(map(_newest, self._arenas), key=lambda each: each[0])) and newest[0] > most:
-                most, step = newest
-                self._say(f"this spare has {most} parts of the snapshot of step {step} in its memory, and goes on to copy newer ones")
+            parts, step = max(map(_newest, self._arenas), default=(0, 0))
+            if parts > most:
+                most = parts
+                self._say(f"this spare has the snapshot of step {step} in its memory (parts: {parts}), and goes on to copy newer ones")
 
-    def _copy(self, position: int, arena: Arena) -> int:
-        """Copies the parts that the memory of one process lacks. Returns how many were copied."""
+    def _copy(self, position: int, arena: Arena) -> None:
+        """Copies the parts that the memory of one process lacks. Raises OSError if a replica ends."""
         with ExitStack() as stack:
             offers = [offer for source in self._sources() if (offer := self._connect(source, position, stack)) is not None]
             held = list(arena.filled_slots())
             plan = plan_copies([each.filled_slots for each in offers], held, job=self._job, size=arena.size, spare=self._spare)
-            if plan is None or self._stopped.is_set():
-                return 0
-            arena.format(slots=plan.slots, stride=plan.stride)
-            copied, began = 0, time.monotonic()
-            for copy in plan.copies:
-                arena.clear(copy.into)
-                room = arena.payload(copy.into, copy.header.size)
-                if offers[copy.source].fetch(copy.slot, room, until=self._stopped.is_set):
-                    arena.complete(copy.into, copy.header)
-                    copied += 1
-            self._busy += time.monotonic() - began
-            return copied
+            with self._writing:
+                if plan is None or self._stopped.is_set():
+                    return
+                began = time.monotonic()
+                arena.format(slots=plan.slots, stride=plan.stride)
+                for copy in plan.copies:
+                    arena.clear(copy.into)
+                    room = arena.payload(copy.into, copy.header.size)
+                    if offers[copy.source].fetch(copy.slot, room, until=self._stopped.is_set):
+                        arena.complete(copy.into, copy.header)
+                self._busy += time.monotonic() - began
 
     def _connect(self, source: SnapshotSource, position: int, stack: ExitStack) -> Offer | None:
         """The snapshots of a replica; None if it cannot be reached."""
