@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from local_cluster.errors import CommandFailedError
@@ -44,6 +45,12 @@ def delete(job: ClusterJob, replica: str) -> None:
 
 def kill_container(job: ClusterJob, replica: str) -> None:
     job.ground.cluster.kill_container(job.ground.namespace, f"{job.name}-{replica}", "trainer")
+
+
+def kill_all(job: ClusterJob) -> None:
+    """Kills the trainer containers of the first world at once: a pod that is made before the last one is killed would hold copies again."""
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(lambda each: kill_container(job, each), job.replicas))
 
 
 IN_POD = """

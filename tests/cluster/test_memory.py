@@ -4,24 +4,17 @@ and its losses equal those of an undisturbed job."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import pytest
 
 from tests.chaos.matrix import parametrised
-from tests.cluster.faults import Moment, kill_container
+from tests.cluster.faults import Moment, kill_all, kill_container
 from tests.support.cluster_jobs import CLAIM, EVENTS, EVERY, ClusterJob, Ground, Manifest, apart, of_matrix
 
 MEMORY: Manifest = {"everySteps": 1, "copies": 1, "sizeMib": 64}
 STORAGE: Manifest = {"persistentVolumeClaim": {"claimName": CLAIM}}
 Uninterrupted = Callable[[str], ClusterJob]
-
-
-def kill_all(job: ClusterJob, replica: str) -> None:
-    """At once: a pod that is made before the last one is killed would hold copies again."""
-    with ThreadPoolExecutor() as threads:
-        list(threads.map(lambda each: kill_container(job, each), job.replicas))
 
 
 @dataclass(frozen=True)
@@ -38,7 +31,7 @@ MEMORIES = frozenset({"Memory", "Survivors"})
 """Snapshots, or the processes of DDP that survive."""
 FAULTS = {
     "copy-lost": Fault(kill_container, MEMORIES),
-    "copies-lost": Fault(kill_all, frozenset({"Storage"}), notices=frozenset({"SnapshotIncomplete"})),
+    "copies-lost": Fault(lambda job, _: kill_all(job), frozenset({"Storage"}), notices=frozenset({"SnapshotIncomplete"})),
     "storage-away": Fault(kill_container, MEMORIES, storage=None),
 }
 

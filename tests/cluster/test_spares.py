@@ -7,11 +7,13 @@ from collections.abc import Callable
 import pytest
 
 from local_cluster.installation import Installation
-from tests.cluster.faults import check_attempt, check_succeeded, delete
-from tests.support.cluster_jobs import ClusterJob, Ground, apart, of_matrix
+from tests.cluster.faults import check_attempt, check_succeeded, delete, kill_all
+from tests.support.cluster_jobs import CLAIM, STEPS, ClusterJob, Ground, apart, of_matrix
 from tests.support.outages import NODE_FAULTS, lone_replica, node_of, outage, with_spare_beside_operator
+from tests.support.waiting import wait_until
 
 SPARE = "worker-2"
+COPIED = "in its memory (parts: 1)"
 Uninterrupted = Callable[[str], ClusterJob]
 
 
@@ -57,3 +59,20 @@ def test_a_spare_takes_the_place_of_a_worker_whose_node_is(
     check_attempt(job, 0, failure_class="Infrastructure", reasons=frozenset({"NodeLost", "PeerLost"}))
     assert job.attempts[1]["stepsLost"] == 0, "the worker that is left has saved the last step"
     muster.wait_until_ready()
+
+
+@pytest.mark.timeout(900)
+def test_a_job_continues_from_the_copy_in_its_spare_when_all_workers_are_killed(ground: Ground, uninterrupted: Uninterrupted) -> None:
+    """There is no commit, and with DDP no worker has a copy of another's snapshot. So the state is only in the spare."""
+    like = uninterrupted("DDP")
+    storage = {"persistentVolumeClaim": {"claimName": CLAIM}}
+    checkpoint = {"everySteps": 100 * STEPS, "memory": {"everySteps": 2, "sizeMib": 64}, "storage": storage, "gracePeriodSeconds": 10}
+    job = ground.apply(apart(of_matrix("DDP", delay=0.3, checkpoint=checkpoint, recovery={"spares": 1})))
+    job.wait_until("the spare is ready", lambda status: status.get("readySpares") == 1)
+    spare = ("logs", f"{job.name}-{SPARE}", "--container", "trainer")
+    wait_until(lambda: COPIED in ground.kubectl(*spare), "the spare has copied a snapshot", seconds=60)
+    kill_all(job)
+    job.check_succeeded(like.losses())
+    record = next(record for record in job.attempts[1:] if "resumedFrom" in record)
+    assert record["resumedFrom"] == "Memory", job.attempts
+    assert record["stepResumed"] > 0, job.attempts
