@@ -192,9 +192,10 @@ class Store:
         listed = {job["metadata"]["uid"] for job in listing.jobs} | {child.view.uid for child in listing.children}
         listed |= {each.uid for each in listing.unreadable}
         self.unreadable = listing.unreadable
-        for job in [job for job in self._jobs.values() if job["metadata"]["uid"] in cached_before - listed]:
+        gone = cached_before - listed
+        for job in [job for job in self._jobs.values() if job["metadata"]["uid"] in gone]:
             self.drop_job(job)
-        for uid, key in [(uid, key) for uid, key in self._keys.items() if uid in cached_before - listed]:
+        for uid, key in [(uid, key) for uid, key in self._keys.items() if uid in gone]:
             self.drop_child(key, uid)
         guarded = {key_of(each): owner_of(each) for each in listing.policies or ()}
         services = {key_of(each): owner_of(each) for each in listing.services}

@@ -140,7 +140,7 @@ class Lease:
                 lease["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
                 await self._request("PUT", f"{self._path}/{self._name}", body=lease)
         except (ClusterError, TimeoutError) as error:
-            log.warning("the lease could not be released: %s", error or "no answer in time")
+            log.warning("the lease could not be released: %s", str(error) or "no answer in time")
 
     async def _try(self) -> bool:
         """Tries once to take or renew the lease. Sets `_holder` to the identity of the holder, or to an empty text if it is unknown."""
@@ -152,7 +152,7 @@ class Lease:
             return False
         except (ClusterError, TimeoutError) as error:
             self._holder = ""
-            log.warning("the lease cannot be read or renewed: %s", error or f"no answer within {self._times.request_timeout} s")
+            log.warning("the lease cannot be read or renewed: %s", str(error) or f"no answer within {self._times.request_timeout} s")
             return False
         if acquired:
             self._renewed = begun

@@ -39,6 +39,8 @@ from muster.render.kueue import VISIBILITY
 
 PAGE, FIRST_PAGE = 250, 25  # objects in one page of a list, and in the first page, which shows their size
 LARGEST_PAGE = 4 << 20  # bytes in one page with several objects; hostile objects take fifty times as much memory when parsed
+PAGE_TRIES = 6  # of each page after the first one, because a busy server would otherwise never finish a list of many pages
+PAGE_PAUSE_SECONDS = 0.5  # after the first try; it doubles with each further one
 _TIMEOUT = aiohttp.ClientTimeout(total=30, sock_connect=10)
 _WATCHING = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=75)  # the server sends a bookmark every minute
 _OBJECT = "application/json"
@@ -177,11 +179,10 @@ class Gateway:
         """Objects that cannot be read are named in the listing, and do not stop it."""
         unreadable: list[Unreadable] = []
         selected = {"labelSelector": JOB_NAME_LABEL}
-        jobs, pods, services = await asyncio.gather(
-            self._everywhere(_JOBS, PLURAL, _job, unreadable),
-            self._everywhere("/api/v1", "pods", child_of, unreadable, **selected),
-            self._everywhere("/api/v1", "services", _owned, unreadable, **selected),
-        )
+        # One after the other, because an API server with thousands of jobs needs a second for a page when it is busy.
+        jobs = await self._everywhere(_JOBS, PLURAL, _job, unreadable)
+        pods = await self._everywhere("/api/v1", "pods", child_of, unreadable, **selected)
+        services = await self._everywhere("/api/v1", "services", _owned, unreadable, **selected)
         policies = await self._everywhere(_NETWORKING, "networkpolicies", _owned, unreadable, **selected) if self._policies else None
         children = tuple(child for child in pods if child is not None)
         return Listing(tuple(jobs), children, tuple(services), None if policies is None else tuple(policies), tuple(unreadable))
@@ -212,12 +213,18 @@ class Gateway:
     async def _pages(self, path: str, unreadable: list[Unreadable], **query: str) -> AsyncIterator[Object]:
         """Yields every object, in pages of at most LARGEST_PAGE bytes. An object that cannot be parsed is added to `unreadable`."""
         more: str | None = ""
-        size = FIRST_PAGE
+        size, failures = FIRST_PAGE, 0
         while more is not None:
             page_query = {**query, "limit": str(size), **({"continue": more} if more else {})}
             try:
                 text = await self._text("GET", path, query=page_query, most=LARGEST_PAGE if size > 1 else None)
                 page = await parsed(text)
+            except UnavailableError as error:
+                failures += 1
+                if not more or failures == PAGE_TRIES:
+                    raise
+                await asyncio.sleep(max(error.retry_seconds, PAGE_PAUSE_SECONDS * 2 ** (failures - 1)))
+                continue
             except (AnswerTooLargeError, UnreadableAnswerError) as error:
                 if size > 1:
                     size = size // 8 or 1
@@ -230,7 +237,7 @@ class Gateway:
             size = min(PAGE, LARGEST_PAGE // 2 // (each + 1) or 1)
             for obj in page["items"]:
                 yield obj
-            more = page["metadata"].get("continue") or None
+            more, failures = page["metadata"].get("continue") or None, 0
 
     async def changes(self, path: str, version: str, *, labels: str = "") -> AsyncIterator[tuple[str, Object]]:
         """Yields the changes after `version` to the objects at `path` with these `labels`, until the server ends the stream.

@@ -164,6 +164,38 @@ def test_pages_shrink_for_large_objects_and_grow_again(monkeypatch: pytest.Monke
     assert max(server.limits) == gateway_module.PAGE, "small objects come by large pages again"
 
 
+class BusyServer(ListServer):
+    """Refuses each page after the first one once, or always."""
+
+    def __init__(self, count: int, *, recovers: bool) -> None:
+        super().__init__({name: text_of(name) for name in map("job-{}".format, range(count))})
+        self.pages: list[str] = []
+        self._recovers = recovers
+
+    async def answer(self, request: web.Request) -> web.Response:
+        page = request.query.get("continue", "")
+        if request.path.endswith("/trainingjobs"):
+            self.pages.append(page)
+            if page and (self.pages.count(page) == 1 or not self._recovers):
+                return web.json_response({"message": "Timeout: Too large resource version"}, status=504)
+        return await super().answer(request)
+
+
+def test_a_page_that_a_busy_server_refuses_is_requested_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway_module, "PAGE_PAUSE_SECONDS", 0.01)
+    server = BusyServer(600, recovers=True)
+    assert len(listed(server).jobs) == 600
+    assert server.pages == ["", "25", "25", "275", "275", "525", "525"]
+
+
+def test_a_list_ends_if_the_server_refuses_a_page_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway_module, "PAGE_PAUSE_SECONDS", 0.01)
+    server = BusyServer(60, recovers=False)
+    with pytest.raises(UnavailableError, match="504: Timeout"):
+        listed(server)
+    assert server.pages == ["", *["25"] * gateway_module.PAGE_TRIES]
+
+
 def test_the_name_of_an_object_does_not_lead_to_another_path() -> None:
     """A tenant writes the name of the PriorityClass."""
     paths = []

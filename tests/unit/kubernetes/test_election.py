@@ -7,7 +7,7 @@ import copy
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import wraps
 from types import SimpleNamespace
 from typing import Any
@@ -88,6 +88,16 @@ def in_real_time(test: AsyncTest) -> Callable[..., None]:
         asyncio.run(asyncio.wait_for(test(**fixtures), LIMIT))
 
     return run
+
+
+@on_quick_loop
+async def test_the_log_says_that_a_renewal_got_no_answer_in_time(server: LeaseServer, caplog: pytest.LogCaptureFixture) -> None:
+    lease = candidate(server, "one")
+    await lease.acquire()
+    server.hangs = True
+    with suppress(TimeoutError):
+        await asyncio.wait_for(lease.keep(), 2 * FAST.duration)
+    assert f"the lease cannot be read or renewed: no answer within {FAST.request_timeout} s" in caplog.messages
 
 
 @on_quick_loop
