@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.api_server.api import Object
-from tests.support.api_server.cluster import RELEASE_NAMESPACE, Cluster
+from tests.support.api_server.cluster import ACCOUNT, RELEASE_NAMESPACE, Cluster
 from tests.support.api_server.jobs import Jobs, attempt_of, job
 from tests.support.api_server.kubelet import Kubelet, Nodes
 from tests.support.api_server.operators import OperatorProcess, operating
@@ -137,6 +137,18 @@ def test_a_standby_replaces_lost_pods_soon_after_the_leader_was_killed(
         assert standby.stop() == 0
     finally:
         standby.close()
+
+
+def test_requests_for_the_lease_have_the_priority_of_leader_elections(cluster: Cluster, operator: OperatorProcess) -> None:
+    labels = f'{{flow_schema="{ACCOUNT}-leader-election",priority_level="leader-election"}}'
+
+    def dispatched() -> float:
+        lines = cluster.admin.get("/metrics")["message"].splitlines()
+        counts = [line.split()[-1] for line in lines if line.startswith(f"apiserver_flowcontrol_dispatched_requests_total{labels}")]
+        return sum(map(float, counts))
+
+    before = dispatched()
+    wait_until(lambda: dispatched() > before, "the leader renews its lease")
 
 
 def test_a_short_outage_of_the_api_server_changes_no_leader(cluster: Cluster, tmp_path: Path, operator: OperatorProcess) -> None:

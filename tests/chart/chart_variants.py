@@ -63,6 +63,7 @@ VARIANTS: dict[str, Manifest] = {
         "rbac": {"create": False},
         "serviceAccount": {"create": False, "name": "given"},
         "networkPolicy": {"enabled": False},
+        "flowSchema": {"enabled": False},
         "metrics": {"service": {"enabled": False}},
         "admissionPolicies": {"requester": False, "operator": False, "changes": False},
     },
