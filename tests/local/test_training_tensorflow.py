@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from muster_contract.codes import ExitCode
 from tests.local import proofs
 from tests.support.bare_worlds import BareWorld, trainer, world
 
@@ -126,3 +127,18 @@ def test_another_model_is_refused_with_the_remedies(tmp_path: Path) -> None:
         assert refused.finish() == [11], refused.story()
     assert proofs.last_error(refused)["reason"] == "BadConfiguration"
     assert "spec.trainer.config.hidden" in proofs.last_error(refused)["message"]
+
+
+def test_a_worker_saves_its_last_step_when_it_is_ordered_to_leave_a_collective(tmp_path: Path) -> None:
+    """A peer may stand still or be gone without a connection that breaks."""
+    document = trainer(tmp_path, config={"stepDelaySeconds": 0.02}, checkpoint={"everySteps": 1000})
+    with world(MWMS, document, takes_orders=True) as running:
+        running.wait_for_step(5)
+        running.kill(1, signal.SIGSTOP)
+        running.order(0, leave=0)
+        commit = running.wait_for_event("commit")
+        code = running.processes[0].wait(60)
+        done = max(event["step"] for event in running.events("step"))
+        [error] = [event for event in running.events("error") if event["rank"] == 0]
+    assert (commit["reason"], commit["rank"], commit["step"], code) == ("PeerLost", 0, done, ExitCode.PEER_LOST), running.story()
+    assert "ordered this process to leave its world" in error["message"]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from local_cluster.ports import free_ports
+from muster_contract.environment import MEMORY_FD, ORDERS_FD
 from muster_contract.wire import encode
 from muster_trainer.checkpoint.objects import Location
 from tests.support import descriptors, forked
@@ -53,11 +54,20 @@ class BareWorld(TrainingRun):
     environments: list[Mapping[str, str]] = field(default_factory=list)
     memories: Sequence[int] = ()
     """Descriptors, one for each rank that keeps snapshots."""
+    takes_orders: bool = False
+    orders: list[int] = field(default_factory=list)
+    """The writing ends of the pipes of the processes that take orders."""
     deadline = DEADLINE
 
     def start(self, rank: int) -> None:
         """Starts the process of that rank, or starts it again."""
-        process, reader = _start(self, self.environments[rank], self.memories[rank] if self.memories else None)
+        passed = {MEMORY_FD: self.memories[rank]} if self.memories else {}
+        if self.takes_orders:
+            passed[ORDERS_FD], orders = os.pipe()
+            self.orders[rank:] = [orders, *self.orders[rank + 1 :]]
+        process, reader = _start(self, self.environments[rank], passed)
+        if self.takes_orders:
+            os.close(passed[ORDERS_FD])
         self.processes[rank:] = [process, *self.processes[rank + 1 :]]
         self.pipes[rank:] = [reader, *self.pipes[rank + 1 :]]
 
@@ -77,6 +87,10 @@ class BareWorld(TrainingRun):
 
     def kill(self, rank: int, number: int = signal.SIGKILL) -> None:
         self.processes[rank].send_signal(number)
+
+    def order(self, rank: int, **content: object) -> None:
+        """Sends an order as the supervisor of the process does."""
+        os.write(self.orders[rank], json.dumps(content).encode() + b"\n")
 
     def abandon(self, rank: int) -> None:
         """Closes the reading end of the process's event pipe, as happens when a supervisor dies."""
@@ -124,13 +138,14 @@ def world(
     roles: Sequence[str] = (),
     attempt: int = 0,
     memories: Sequence[int] = (),
+    takes_orders: bool = False,
     **env: str,
 ) -> Iterator[BareWorld]:
     """Starts the processes of one attempt, `size` of them or one for each of `roles`; what is left of them is killed at the end. With
     `memories`, each of them is alone in its pod."""
     roles = roles or _roles(strategy, size)
     ports = free_ports(len(roles))
-    running = BareWorld(memories=memories)
+    running = BareWorld(memories=memories, takes_orders=takes_orders)
     try:
         for rank in range(len(roles)):
             pod = {"MUSTER_POD_UID": f"pod-{rank}"} if memories else {}
@@ -146,6 +161,8 @@ def world(
         for process in running.processes:
             if process.stdout:
                 process.stdout.close()
+        for orders in running.orders:
+            os.close(orders)
 
 
 def _roles(strategy: str, size: int) -> list[str]:
@@ -194,9 +211,9 @@ def _environment(
     return env
 
 
-def _start(running: BareWorld, env: Mapping[str, str], memory: int | None) -> tuple[forked.Forked, int]:
+def _start(running: BareWorld, env: Mapping[str, str], passed: Mapping[str, int]) -> tuple[forked.Forked, int]:
     reader, writer = os.pipe()
-    process = forked.start(env["MUSTER_STRATEGY"], {**os.environ, **env}, writer, memory=memory)
+    process = forked.start(env["MUSTER_STRATEGY"], {**os.environ, **env}, writer, passed=passed)
     os.close(writer)
     threads = threading.Thread(target=running.read_events, args=(reader,)), threading.Thread(target=running.read_output, args=(process,))
     for thread in threads:

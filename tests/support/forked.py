@@ -23,7 +23,7 @@ from functools import cache
 from typing import Any, TextIO
 
 from muster.strategies.registry import strategy_of
-from muster_contract.environment import EVENTS_FD, MEMORY_FD
+from muster_contract.environment import EVENTS_FD
 from muster_trainer import warm
 from muster_trainer.supervisor.processes import die_with_parent
 
@@ -64,9 +64,9 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
-def start(strategy: str, environ: Mapping[str, str], events: int, *, memory: int | None = None) -> Forked:
-    """A process of that environment, which writes its events to `events`, and keeps snapshots in `memory`."""
-    return _server(strategy_of(strategy).framework.name).start(environ, events, memory)
+def start(strategy: str, environ: Mapping[str, str], events: int, *, passed: Mapping[str, int]) -> Forked:
+    """A process of that environment, which writes its events to `events`. It gets further descriptors by the names of their variables."""
+    return _server(strategy_of(strategy).framework.name).start(environ, {EVENTS_FD: events, **passed})
 
 
 @cache
@@ -91,11 +91,11 @@ class _Server:
         self._lock = threading.Lock()
         threading.Thread(target=self._listen, daemon=True).start()
 
-    def start(self, environ: Mapping[str, str], events: int, memory: int | None) -> Forked:
-        request = json.dumps({"env": dict(environ), "folder": os.getcwd()}).encode()
+    def start(self, environ: Mapping[str, str], passed: Mapping[str, int]) -> Forked:
+        request = json.dumps({"env": dict(environ), "folder": os.getcwd(), "passed": list(passed)}).encode()
         reader, writer = os.pipe()
         with self._lock:
-            socket.send_fds(self._socket, [request], [writer, events, *([] if memory is None else [memory])])
+            socket.send_fds(self._socket, [request], [writer, *passed.values()])
             process = self._started.get(timeout=START_SECONDS)
         os.close(writer)
         process.stdout = os.fdopen(reader)
@@ -124,7 +124,7 @@ def serve(connection: socket.socket, strategies: list[str]) -> None:
         while True:
             for key, _ in selector.select():
                 if key.fileobj is connection:
-                    request, descriptors, _, _ = socket.recv_fds(connection, LONGEST, 3)
+                    request, descriptors, _, _ = socket.recv_fds(connection, LONGEST, 4)
                     if not request:
                         return
                     pid = os.fork()
@@ -145,10 +145,10 @@ def serve(connection: socket.socket, strategies: list[str]) -> None:
 
 def become(request: dict[str, Any], descriptors: list[int]) -> None:
     """What a new interpreter would do with its folder and PYTHONPATH, and then what any fork of a warm parent does."""
-    output, events, *memory = descriptors
+    output, *others = descriptors
     os.chdir(request["folder"])
     sys.path[:0] = [path for path in request["env"].get("PYTHONPATH", "").split(os.pathsep) if path and path not in sys.path]
-    passed = {EVENTS_FD: str(events), **({MEMORY_FD: str(memory[0])} if memory else {})}
+    passed = dict(zip(request["passed"], map(str, others), strict=True))
     warm.become({**request["env"], **passed}, [output, os.dup(output)], os.getppid())
 
 

@@ -42,6 +42,32 @@ def test_a_process_may_be_forked_until_tensorflow_has_initialised_its_devices() 
     assert finished.returncode == 0, finished.stderr
 
 
+ABORTED = """
+import threading, time
+import tensorflow as tf
+from tensorflow.python.ops import collective_ops
+from muster_trainer.tensorflow import compat
+
+def sum_with_a_peer_that_never_comes(instance):
+    with tf.device("/CPU:0"):
+        return collective_ops.all_reduce_v2(tf.constant(1.0), group_size=2, group_key=1, instance_key=instance, merge_op="Add")
+
+threading.Timer(1.0, compat.abort_collectives, ["ordered to leave"]).start()
+for instance in (1, 2):
+    try:
+        sum_with_a_peer_that_never_comes(instance)
+    except tf.errors.UnavailableError as error:
+        assert "ordered to leave" in str(error), error
+    else:
+        raise AssertionError("abort_collective_ops does not end a collective")
+"""
+
+
+def test_a_collective_that_waits_for_a_peer_is_aborted() -> None:
+    finished = subprocess.run([sys.executable, "-c", ABORTED], capture_output=True, text=True, timeout=120)
+    assert finished.returncode == 0, finished.stderr
+
+
 def test_an_optimizer_accepts_summed_gradients() -> None:
     strategy = tf.distribute.MirroredStrategy(["/device:CPU:0"])
     calls = []

@@ -33,6 +33,15 @@ def configure_coordination(*, leader: str, heartbeat_milliseconds: int, register
     )
 
 
+def abort_collectives(message: str) -> None:
+    """Makes collectives fail with UnavailableError: the ones that this process waits for, and all later ones. Any thread may call it.
+
+    There is no public API. A collective that has to send its last values to a peer waits until the peer reads them. If the peer has died
+    before that, no connection breaks.
+    """
+    context.context().abort_collective_ops(tf.errors.UNAVAILABLE, message)
+
+
 def has_devices() -> bool:
     """Whether this process has initialised its devices. Public functions cannot be used, because they initialise the devices."""
     current = context.context_safe()
