@@ -38,6 +38,8 @@ class Line:
         self._waiting: OrderedDict[str, _Waiting] = OrderedDict()
         """The namespaces that have keys. The first one has the next turn."""
         self._taken: Counter[str] = Counter()
+        self._urgent: set[str] = set()
+        """The urgent keys. Without any, no namespace is searched for one."""
         self._urgent_in_a_row = 0
 
     def __len__(self) -> int:
@@ -52,6 +54,8 @@ class Line:
             old_turn, old_urgent = self._entries[key]
             turn, urgent = min(turn, old_turn), urgent or old_urgent
         self._entries[key] = turn, urgent
+        if urgent:
+            self._urgent.add(key)
         waiting = self._waiting.setdefault(namespace_of(key), _Waiting())
         heapq.heappush(waiting.urgent if urgent else waiting.others, (turn, key))
 
@@ -75,6 +79,8 @@ class Line:
     def _tiers(self, now: float) -> list[tuple[bool, float]]:
         """Pairs (urgent, latest turn), in the order in which keys are searched."""
         others = [(False, now), (False, float("inf"))]
+        if not self._urgent:
+            return others
         first = (True, float("inf"))
         return [*others, first] if self._urgent_in_a_row >= URGENT_TURNS else [first, *others]
 
@@ -92,6 +98,7 @@ class Line:
 
     def _remove(self, namespace: str, key: str) -> str:
         del self._entries[key]
+        self._urgent.discard(key)
         self._taken[namespace] += 1
         if self._first(namespace, urgent=True) or self._first(namespace, urgent=False):
             self._waiting.move_to_end(namespace)

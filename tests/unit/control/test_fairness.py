@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import cProfile
+import pstats
 from collections import Counter
 
 import pytest
@@ -49,6 +51,20 @@ def test_urgent_keys_go_first_and_other_keys_still_get_turns() -> None:
     order = taken(line)
     assert [key[0] for key in order[: URGENT_TURNS + 1]] == ["c"] * URGENT_TURNS + ["a"]
     assert order.index("b/1") == 2 * URGENT_TURNS + 1
+
+
+def calls_of_turns(namespaces: int) -> int:
+    """The function calls that serve one key of each namespace."""
+    line = line_of(*(f"{number}/job" for number in range(namespaces)))
+    profile = cProfile.Profile()
+    profile.enable()
+    assert len(taken(line)) == namespaces
+    profile.disable()
+    return int(vars(pstats.Stats(profile))["total_calls"])
+
+
+def test_eight_times_the_namespaces_need_eight_times_the_calls() -> None:
+    assert calls_of_turns(800) < 12 * calls_of_turns(100)
 
 
 def test_a_key_with_a_future_turn_is_taken_after_the_keys_that_are_due() -> None:
