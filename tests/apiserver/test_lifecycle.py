@@ -252,7 +252,6 @@ def test_a_pod_on_a_dead_node_does_not_block_the_job_for_ever(jobs: Jobs, kubele
 def test_a_finished_job_is_deleted_after_its_time_to_live(jobs: Jobs, nodes: Nodes) -> None:
     nodes.ends = lambda pod: 0
     jobs.submit(job("digits", ttlSecondsAfterFinished=2))
-    jobs.reaches("digits", "Succeeded")
 
     def gone() -> bool:
         try:
@@ -262,6 +261,7 @@ def test_a_finished_job_is_deleted_after_its_time_to_live(jobs: Jobs, nodes: Nod
         return False
 
     wait_until(gone, "the job is gone")
+    wait_until(lambda: any(event["reason"] == "Succeeded" for event in jobs.events("digits")), "an Event says that it had succeeded")
 
 
 def test_each_event_is_created_once(jobs: Jobs, kubelet: Kubelet, nodes: Nodes) -> None:
