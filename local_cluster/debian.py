@@ -22,8 +22,9 @@ def program(places: Places, name: str, *, package: str) -> Path:
     if installed is not None:
         return Path(installed)
     tree = places.debian_programs / package
-    if not tree.exists():
-        _unpack(places, package, tree)
+    with places.using_apt():
+        if not tree.exists():
+            _unpack(places, package, tree)
     return tree / "usr" / "bin" / name
 
 
@@ -41,5 +42,4 @@ def _unpack(places: Places, package: str, tree: Path) -> None:
             run(command, 300, cwd=folder)
         [archive] = folder.glob("*.deb")
         run(["dpkg-deb", "--extract", archive, folder / "tree"], 120)
-        if not tree.exists():  # another process may have been faster
-            (folder / "tree").replace(tree)
+        (folder / "tree").replace(tree)

@@ -113,7 +113,7 @@ def install(programs: dict[str, str]) -> None:
         policy.write_text("#!/bin/sh\nexit 101\n")
         policy.chmod(0o755)
     try:
-        with step(f"installing {', '.join(missing)}"):
+        with step(f"installing {', '.join(missing)}"), Places.default().using_apt():
             environment = {"DEBIAN_FRONTEND": "noninteractive"}
             run(["apt-get", "update"], 600, env=environment)
             run(command, 900, env=environment)

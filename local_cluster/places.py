@@ -80,9 +80,13 @@ class Places:
     @contextmanager
     def building(self) -> Iterator[None]:
         """Waits until no other process builds programs for this cache, and keeps others from it."""
-        self.cache.mkdir(parents=True, exist_ok=True)
-        with (self.cache / "building").open("a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with self._in_turn("building"):
+            yield
+
+    @contextmanager
+    def using_apt(self) -> Iterator[None]:
+        """Waits until no other process with this cache uses apt, which fails if another one updates its lists."""
+        with self._in_turn("apt"):
             yield
 
     @contextmanager
@@ -96,6 +100,13 @@ class Places:
             ClusterError: tests of another run use the cluster.
         """
         with self._alone("in-use", "tests are running on the cluster, and may have broken it on purpose: wait for their end", by=by):
+            yield
+
+    @contextmanager
+    def _in_turn(self, name: str) -> Iterator[None]:
+        self.cache.mkdir(parents=True, exist_ok=True)
+        with (self.cache / name).open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
     @contextmanager

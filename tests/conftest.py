@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # Explain failed assertions of the modules that tests share.
 pytest.register_assert_rewrite("tests.support", "tests.chaos", "tests.cluster.faults", "tests.local.proofs")
@@ -24,5 +24,5 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 # How long an example takes says nothing on a machine that others use too.
-settings.register_profile("muster", deadline=None)
+settings.register_profile("muster", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("muster")

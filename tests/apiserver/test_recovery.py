@@ -18,8 +18,9 @@ from tests.support.api_server.kubelet import Kubelet, Nodes
 from tests.support.api_server.operators import OperatorProcess, operating
 from tests.support.waiting import wait_until
 
-TAKEOVER_SECONDS = 20.0
-"""Five on an idle machine (docs/architecture/operator.md). Tests share theirs with others."""
+TAKEOVER_SECONDS = 60.0
+"""Five on an idle machine (docs/architecture/operator.md). On a busy one, a standby that gets late answers counts the time of the lease
+again."""
 
 
 def mixed(history: Iterable[tuple[str, Object]]) -> list[str]:
@@ -200,7 +201,7 @@ def test_a_leader_that_gets_sigterm_ends_soon_and_releases_the_lease(
     jobs: Jobs, cluster: Cluster, tmp_path: Path, operator: OperatorProcess
 ) -> None:
     jobs.submit(job("digits", workers=30))
-    assert operator.stop(seconds=20) == 0
+    assert operator.stop() == 0
     with operating(cluster, tmp_path / "next", pod="muster-1"):
         wait_until(lambda: len(jobs.pods("digits")) == 30, "what it had begun is finished")
 
@@ -213,7 +214,7 @@ def test_an_operator_without_an_api_server_is_not_ready_and_ends_at_sigterm(clus
     try:
         wait_until(lambda: lonely.probe("healthz")[0] == 200, "it lives")
         wait_until(lambda: lonely.probe("readyz")[0] == 503, "it is not ready")
-        assert lonely.stop(seconds=20) == 0
+        assert lonely.stop() == 0
     finally:
         lonely.close()
 

@@ -86,7 +86,7 @@ def serving(*arguments: str, kubeconfig: Path | None = None) -> Iterator[tuple[S
             assert address is not None
             yield Site(int(address[1])), address[2]
             process.terminate()
-            assert process.wait(30) == 0
+            assert process.wait(60) == 0
         finally:
             process.kill()
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from muster.control.reconciler import CALM_SECONDS, STARTING_SECONDS
 from tests.support.api_server.api import Object
 from tests.support.api_server.cluster import Cluster
 from tests.support.api_server.jobs import Jobs, job
@@ -92,15 +94,19 @@ def test_events_of_pods_cause_no_reads(jobs: Jobs, kubelet: Kubelet, nodes: Node
 
 
 def test_a_job_costs_few_writes_from_its_creation_to_its_success(
-    jobs: Jobs, nodes: Nodes, cluster: Cluster, operator: OperatorProcess
+    jobs: Jobs, kubelet: Kubelet, nodes: Nodes, cluster: Cluster, operator: OperatorProcess
 ) -> None:
-    before = len(cluster.requests())
-    nodes.ends = lambda pod: 0
+    before, begun = len(cluster.requests()), time.monotonic()
     jobs.submit(job("digits", workers=8))
+    jobs.reaches("digits", "Running")
+    runs = time.monotonic()
+    for pod in jobs.pods("digits"):
+        kubelet.end(pod, 0)
     jobs.reaches("digits", "Succeeded")
+    late = (runs - begun) / STARTING_SECONDS + (time.monotonic() - runs) / CALM_SECONDS  # a slow machine starts and ends them over time
     requests = about_jobs(cluster.requests()[before:])
     writes = [plural(each) for each in requests if each["verb"] not in ("get", "list", "watch") and plural(each) != "events"]
-    assert len(writes) <= 8 + 10, writes
+    assert len(writes) <= 8 + 6 + late, writes
 
 
 def test_an_operator_of_some_namespaces_sends_requests_only_for_these(

@@ -43,7 +43,7 @@ def test_an_operator_killed_while_a_job_recovers_counts_the_failure_once(
     fault: str, job: str, ground: Ground, muster: Installation, uninterrupted: Uninterrupted
 ) -> None:
     like = uninterrupted(job)
-    recovering = ground.apply(of_matrix(job))
+    recovering = ground.apply(of_matrix(job, delay=0.1))
     recovering.wait_for_step(47)
     FAULTS["pod-deleted"].strike(recovering, "worker-0")
     kill_operator(muster)
@@ -84,7 +84,7 @@ def test_a_job_trains_on_while_the_api_server_is_down(
     cluster, control_plane = ground.cluster, ground.cluster.nodes()[0].name
     cluster.execute(control_plane, "mv", f"{MANIFESTS}/kube-apiserver.yaml", "/etc/kubernetes/")
     try:
-        cluster.wait_until("the API server is away", lambda: not answers(cluster), timeout=60)
+        cluster.wait_until("the API server is away", lambda: not answers(cluster), timeout=180)
         if seed % 2:
             task = pod["status"]["containerStatuses"][0]["containerID"].rpartition("/")[2]
             node = pod["spec"]["nodeName"]
@@ -92,7 +92,7 @@ def test_a_job_trains_on_while_the_api_server_is_down(
         time.sleep(30)  # is the fault
     finally:
         cluster.execute(control_plane, "mv", "/etc/kubernetes/kube-apiserver.yaml", f"{MANIFESTS}/")
-    cluster.wait_until("the API server is back", lambda: answers(cluster), timeout=120)
+    cluster.wait_until("the API server is back", lambda: answers(cluster), timeout=240)
     if seed % 2:
         check_succeeded(training, like, attempts=2, infrastructure=1)
     else:

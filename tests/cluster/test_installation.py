@@ -25,7 +25,7 @@ def restored(muster: Installation) -> Iterator[Installation]:
 
 @pytest.mark.timeout(600)
 def test_the_chart_tests_itself_by_training_a_job(muster: Installation) -> None:
-    output = muster.helm("test", RELEASE, "--namespace", NAMESPACE, "--logs", "--timeout", "200s")
+    output = muster.helm("test", RELEASE, "--namespace", NAMESPACE, "--logs", "--timeout", "280s")
     assert "Succeeded" in output
 
     def leftovers() -> list[str]:
@@ -66,7 +66,7 @@ def test_the_operator_has_no_right_that_it_does_not_use(muster: Installation) ->
 def test_an_upgrade_and_a_reinstallation_lose_no_running_job(ground: Ground, restored: Installation, uninterrupted: Uninterrupted) -> None:
     """A container is killed while no operator is there: the next installation finds it, and brings the job back."""
     like = uninterrupted("DDP")
-    job = ground.apply(digits("digits", delay=0.3))  # an upgrade and a removal take most of a minute
+    job = ground.apply(digits("digits", delay=0.45))  # an upgrade and a removal take a minute, and more on a busy machine
     job.wait_for_step(27)
     before = restored.operator_pod()["metadata"]["name"]
     restored.install(values={"operator": {"podAnnotations": {"upgraded": "yes"}}})

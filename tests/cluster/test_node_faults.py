@@ -20,7 +20,7 @@ from tests.support.outages import NODE_FAULTS, NodeFault, is_ready, operator_nod
 # Missed after 40-50 s, tolerated for 30 s, 25 s to end in grace, 60 s until it is removed by force; then the job's own time.
 NODE_LOST_SECONDS = 420.0
 SILENT = frozenset({"NodeLost"})
-NOTICED_SECONDS = 20.0  # long before Kubernetes
+NOTICED_SECONDS = 30.0  # before Kubernetes
 AT_ONCE = 3
 CUT_SECONDS = 20.0
 Grounds = Callable[[str], Ground]

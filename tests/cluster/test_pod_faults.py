@@ -65,13 +65,16 @@ def test_an_elastic_job_goes_on_without_a_lost_worker_and_takes_in_its_successor
 ) -> None:
     like = uninterrupted(strategy)
     elastic = {"minReplicas": 1, "maxReplicas": 2, "shrinkAfterSeconds": 0, "growAfterSeconds": 3}
-    job = ground.apply(apart(of_matrix(strategy, delay=0.2, elastic=elastic)))
+    job = ground.apply(apart(of_matrix(strategy, delay=0.25, elastic=elastic)))
     job.wait_for_step(47)
     FAULTS["supervisor-killed"].strike(job, "worker-0")
-    for workers in (1, 2):
-        job.wait_until(f"{workers} train", lambda status, workers=workers: trains(status, workers))
     assert job.wait_for_end() == "Succeeded", job.story()
     status = job.status
+    # Its world of one worker may end right after its first step, too soon for anybody to see it.
+    alone = [record for record in status["attempts"] if record["message"] == "takes in 1 workers that have come"]
+    assert alone, status["attempts"]
+    assert alone[0]["lastStep"] > alone[0]["stepResumed"], status["attempts"]
+    assert trains(status, 2), status["world"]
     assert (status["restarts"]["total"], status["restarts"]["infrastructureCount"]) == (1, 1)
     failed = [(record["class"], record["replica"]) for record in status["attempts"] if "class" in record]
     assert failed == [("Infrastructure", "worker-0")]

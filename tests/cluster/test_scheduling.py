@@ -36,7 +36,7 @@ def priorities(cluster: local_cluster.Cluster) -> Iterator[None]:
 
 @pytest.mark.timeout(600)
 def test_of_two_jobs_that_need_most_of_the_cluster_one_waits_until_the_other_has_ended(ground: Ground, workers: Manifest) -> None:
-    trainer = {"task": "digits", "config": {"epochs": 4, "seed": 0, "stepDelaySeconds": 0.1}}
+    trainer = {"task": "digits", "config": {"epochs": 4, "seed": 0, "stepDelaySeconds": 0.3}}  # half a minute, in which the second waits
     first = ground.apply(digits("first", roles={"worker": workers}, trainer=trainer))
     first.wait_until("its world has nodes", _is_placed)
     second = ground.apply(digits("second", roles={"worker": workers}, trainer=trainer))

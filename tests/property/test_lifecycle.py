@@ -379,6 +379,7 @@ def test_a_job_that_breaks_without_progress_ends_or_waits_longer_each_time(
     check(not ends_it or world.job.status.phase.final, "loops", f"{restarts} restarts without a step, and it goes on")
 
 
+@pytest.mark.timeout(1800)  # a minute of processor time, which may be ten on a slow machine with other tests
 class TestLifecycle(Lifecycle.TestCase):  # type: ignore[misc]
     settings = PROFILE
 

@@ -111,7 +111,7 @@ def test_only_missing_packages_are_installed_over_a_base_image(tmp_path: Path) -
     environment = {**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(index), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([str(python), *words], env=environment, capture_output=True, text=True, timeout=120, check=False)
+        return subprocess.run([str(python), *words], env=environment, capture_output=True, text=True, timeout=300, check=False)
 
     assert run("-m", "pip", "install", "--target", str(base), "kept==1.0", "old==1.0").returncode == 0
     [packages] = (tmp_path / "image" / "lib").glob("python3*/site-packages")

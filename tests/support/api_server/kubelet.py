@@ -95,9 +95,14 @@ class Nodes:
         self.runs: Callable[[Object], bool] = lambda pod: True
         self.ends: Callable[[Object], int | None] = lambda pod: None
         self.seen: dict[str, Object] = {}
+        self._existing: set[str] = set()
         self.history: list[tuple[str, Object]] = []
 
     def _see_all(self, pods: list[Object]) -> None:
+        """What a list shows, first of all that pods are gone: a watch that broke did not show that."""
+        gone = self._existing - {pod["metadata"]["uid"] for pod in pods}
+        for uid in gone:
+            self._see("DELETED", self.seen[uid])
         for pod in pods:
             self._see("ADDED", pod)
 
@@ -108,7 +113,9 @@ class Nodes:
         self.history.append((kind, pod))
         phase = pod["status"].get("phase")
         if kind == "DELETED":
+            self._existing.discard(pod["metadata"]["uid"])
             return
+        self._existing.add(pod["metadata"]["uid"])
         if "deletionTimestamp" in pod["metadata"]:
             self._after(self.grace, self._kubelet.remove, pod)
         elif phase == "Pending" and self.runs(pod):

@@ -40,10 +40,12 @@ class LogNode:
             self._changed.notify_all()
 
     def restart(self, pod: str) -> None:
-        """A new pod of this name has an empty log."""
+        """A new pod of this name has an empty log. A follower of the old log that has not noticed its end is cut off."""
         with self._changed:
             self._ended.discard(pod)
             self._lines.pop(pod, None)
+            self._cuts += 1
+            self._changed.notify_all()
 
     def cut(self) -> None:
         """Breaks the connections of all followers."""

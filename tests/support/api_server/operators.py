@@ -98,11 +98,11 @@ class OperatorProcess:
         self.process.kill()
         self.process.wait(60)
 
-    def stop(self, *, seconds: float = 60.0) -> int:
+    def stop(self) -> int:
         """The exit code after SIGTERM."""
         assert self.process
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(seconds)
+        return self.process.wait(60)
 
     def close(self) -> None:
         if self.process and self.process.poll() is None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
+from contextlib import closing
 from typing import Any
 
 from tests.support.api_server.api import Object
 from tests.support.api_server.jobs import Jobs
 from tests.support.api_server.operators import OperatorProcess
+from tests.support.waiting import wait_until
 
 
 def token(jobs: Jobs, pod: Object, audience: str = "muster") -> str:
@@ -41,15 +44,20 @@ def progress(step: int) -> Object:
 
 
 def post(operator: OperatorProcess, body: bytes, headers: dict[str, str], path: str = "/v1/report") -> tuple[int, Object]:
-    """Status and answer of a request to the channel of an operator."""
-    connection = http.client.HTTPSConnection("127.0.0.1", operator.coordination, timeout=10, context=operator.trusted())
-    try:
-        connection.request("POST", path, body, headers)
-        answer = connection.getresponse()
-        text = answer.read()
+    """Status and answer of a request to the channel of an operator. Sends it again if the channel closes the connection: it reads a body
+    that it refuses for half a second only, which a busy machine may exceed."""
+
+    def answered() -> tuple[int, Object] | None:
+        with closing(http.client.HTTPSConnection("127.0.0.1", operator.coordination, timeout=60, context=operator.trusted())) as connection:
+            try:
+                connection.request("POST", path, body, headers)
+                answer = connection.getresponse()
+                text = answer.read()
+            except (ConnectionError, ssl.SSLEOFError):
+                return None
         return answer.status, json.loads(text) if text.startswith(b"{") else {}
-    finally:
-        connection.close()
+
+    return wait_until(answered, "an answer of the channel")
 
 
 def tell(operator: OperatorProcess, bearer: str, content: Object) -> tuple[int, Object]:

@@ -79,6 +79,6 @@ def test_the_trainer_spec_is_decoded_on_use() -> None:
 
 def test_a_text_of_many_unfinished_references_takes_no_long_time() -> None:
     text = "$(" * 30_000
-    began = time.monotonic()
+    began = time.process_time()
     assert expanded(text, {"A": "b"}) == text
-    assert time.monotonic() - began < 10  # 0.2 s; without a limit of the name it took 24 s
+    assert time.process_time() - began < 10  # 0.2 s; without a limit of the name it took 24 s

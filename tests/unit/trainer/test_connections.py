@@ -41,9 +41,9 @@ def test_a_process_that_waits_for_a_silent_peer_leaves_a_broken_world() -> None:
             closing(server.accept()[0]) as far,
         ):
             assert far.recv(1) == b"!"
-            wait_until(lambda: _sleeps(process.pid), "the process waits", seconds=30)
+            wait_until(lambda: _sleeps(process.pid), "the process waits")
             os.write(writer, b'{"leave": 0}\n')
-            output, _ = process.communicate(timeout=30)
+            output, _ = process.communicate(timeout=60)
     for descriptor in (reader, writer):
         os.close(descriptor)
     assert (process.returncode, output.strip()) == (0, "the peer is gone")

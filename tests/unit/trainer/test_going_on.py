@@ -138,7 +138,8 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[Waits]:
     os.close(process.orders)
 
 
-def test_a_process_takes_over_the_next_world(waits: Waits) -> None:
+def test_a_process_takes_over_the_next_world(waits: Waits, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(survivor, "RESCUE_AFTER", survivor.WAIT_SECONDS)
     waits.order(world={"MUSTER_ATTEMPT": "5", "MASTER_PORT": "4005"})
     assert waits.wait()
     assert (os.environ["MUSTER_ATTEMPT"], os.environ.pop("MASTER_PORT"), waits.rescues) == ("5", "4005", [])

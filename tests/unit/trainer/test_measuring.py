@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 import time
+from types import SimpleNamespace
 
 import pytest
 
+from muster_trainer.measure import measuring
 from muster_trainer.measure.measuring import Timing, durations, timed
 
 
@@ -25,20 +27,21 @@ def test_the_interval_equals_the_tables_of_the_sign_test(count: int, low: int, h
     assert (timing.low, timing.high, timing.count) == (low, high, count)
 
 
-def test_only_the_call_is_timed_without_warm_up_and_preparation() -> None:
+def test_only_the_call_is_timed_without_warm_up_and_preparation(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
+    clock = [0.0]
+    monkeypatch.setattr(measuring, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
 
     def call() -> None:
         calls.append("call")
-        time.sleep(0.002 if calls.count("call") > 3 else 0.1)
+        clock[0] += 0.002 if calls.count("call") > 3 else 0.1
 
     def prepare() -> None:
         calls.append("prepare")
-        time.sleep(0.02)
+        clock[0] += 0.02
 
     timing = timed(call, prepare=prepare, synchronise=lambda: calls.append("synchronised"), warm_up=3, least=5, most=5)
-    assert timing.count == 5
-    assert 0.002 <= timing.low <= timing.median < 0.02
+    assert (timing.low, timing.median, timing.high, timing.count) == pytest.approx((0.002, 0.002, 0.002, 5))
     assert calls == ["prepare", "synchronised", "call", "synchronised"] * 8
 
 

@@ -11,7 +11,7 @@ from muster_trainer.supervisor.history import Series
 
 MOST = 8
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 40)), min_size=1, max_size=100))

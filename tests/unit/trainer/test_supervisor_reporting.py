@@ -196,11 +196,11 @@ def held(coordinator: Coordinator) -> Iterator[Reporter]:
 
 
 def test_a_reply_that_the_operator_holds_may_take_longer_than_other_replies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reporting, "TIMEOUT", 0.2)
+    monkeypatch.setattr(reporting, "TIMEOUT", 1.0)
     coordinator = Coordinator(holds=True)
     with held(coordinator) as supervisor:
         replied = supervisor.replied
-        time.sleep(0.5)
+        time.sleep(1.5)
         assert len(coordinator.received) == 2
         coordinator.holds = False
         coordinator.released.set()

@@ -34,7 +34,7 @@ def test_the_page_is_served_over_https_with_the_certificate_of_a_folder(tmp_path
             connection.close()
         finally:
             process.terminate()
-            assert process.wait(30) == 0
+            assert process.wait(60) == 0
 
 
 def test_the_error_for_a_missing_certificate_names_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
