@@ -238,9 +238,18 @@ def test_a_stopped_run_saves_and_resumes(local_job: LocalJob, number: signal.Sig
     assert local_job.status["restarts"]["total"] == 0
 
 
-@pytest.mark.parametrize(("evaluation", "grace"), [pytest.param(2, 30, id="that ends in time"), pytest.param(600, 1, id="that is killed")])
-def test_a_run_that_is_stopped_in_an_evaluation_has_saved_all_steps(local_job: LocalJob, evaluation: int, grace: int) -> None:
-    (local_job.folder / "train.py").write_text(f"{TRAIN}\nif begun < steps:\n    time.sleep({evaluation})\n")
+EVALUATES = """
+if begun < steps:
+    while not stop:
+        time.sleep(0.01)
+    time.sleep({rest})
+"""
+"""An evaluation that goes on for some seconds after the request to stop."""
+
+
+@pytest.mark.parametrize(("rest", "grace"), [pytest.param(0.5, 30, id="that ends in time"), pytest.param(600, 1, id="that is killed")])
+def test_a_run_that_is_stopped_in_an_evaluation_has_saved_all_steps(local_job: LocalJob, rest: float, grace: int) -> None:
+    (local_job.folder / "train.py").write_text(TRAIN + EVALUATES.format(rest=rest))
     local_job.write(job(trainer={"script": "train.py 20 0.01"}, checkpoint={"gracePeriodSeconds": grace}))
     with local_job.running("job.yaml") as run:
         local_job.wait_for_commit(20)
