@@ -38,7 +38,7 @@ raise SystemExit({code})
 
 @pytest.fixture(autouse=True)
 def ample_time(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Supervisors wait long for their files. By default it is a second for a folder and ten for an object store: too little on a busy machine."""
+    """Supervisors wait long for their files. By default they wait a second for a folder, which is too little on a busy machine."""
     folder = tmp_path_factory.mktemp("site")
     limits = "from muster_trainer.supervisor import history\nhistory.FOLDER_SECONDS = history.STORE_SECONDS = 100.0\n"
     (folder / "sitecustomize.py").write_text(limits)
