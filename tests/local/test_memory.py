@@ -110,7 +110,7 @@ def test_a_replica_is_killed_with_its_supervisor_and_the_job_goes_on_from_memory
     random = seeded_random()
     run = LocalJob(tmp_path)
     with run.running(run.write(run_job("tiny", replicas=2))):
-        run.wait_for_step(random.randint(3, 30))
+        run.wait_for_step(random.randint(3, 20))
         os.kill(run.supervisor_of(f"worker-{random.randrange(2)}"), signal.SIGKILL)
         run.check_succeeded(proofs.uninterrupted("FSDP").losses())
     first, second = run.attempts
