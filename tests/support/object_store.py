@@ -18,7 +18,7 @@ from muster.local.ports import reserve_ports
 
 ACCESS, SECRET, BUCKET = "muster", "not-a-secret", "checkpoints"
 SIZE = 32 << 20
-DEADLINE = 60.0
+DEADLINE = 120.0
 
 
 @dataclass
