@@ -4,8 +4,8 @@ import random
 import socket
 from contextlib import ExitStack
 
-PORTS = range(10_000, 32_768)
-"""Linux does not assign these ports to programs that request any free port. So a server that takes seconds to start finds its port free."""
+PORTS = range(10_000, 30_000)
+"""Linux assigns higher ports to programs that request any free port. So a server that takes seconds to start finds its port free."""
 
 
 def free_ports(count: int) -> list[int]:
