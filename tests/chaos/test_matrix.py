@@ -25,7 +25,7 @@ def test_each_test_that_the_matrix_names_runs_just_the_cells_that_it_names_there
     named = {f"{cell.test}[{cell.fault}-{cell.job}]" for cell in cells() if cell.test}
     tests = sorted({cell.test for cell in cells() if cell.test})
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *tests]
-    completed = subprocess.run(command, cwd=ROOT, env={"PATH": "", "MUSTER_CHAOS_SEEDS": "1"}, capture_output=True, text=True, timeout=120)
+    completed = subprocess.run(command, cwd=ROOT, env={"PATH": "", "MUSTER_CHAOS_SEEDS": "1"}, capture_output=True, text=True, timeout=300)
     collected = {line.replace("[0-", "[") for line in completed.stdout.splitlines() if "::" in line}
     assert collected == named, completed.stderr
 

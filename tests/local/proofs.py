@@ -17,6 +17,8 @@ from tests.support.seeds import seeded_random
 STEPS = 69
 SLOW = {"stepDelaySeconds": 0.04}
 """Slows the training down, so that a test can act before it ends."""
+SLOWER = {"stepDelaySeconds": 0.1}
+"""The same for a test that acts in the last third."""
 
 
 def uninterrupted(strategy: str, config: Mapping[str, Any] | None = None, *, size: int = 2, **fields: Any) -> BareWorld:
@@ -43,7 +45,7 @@ def killed_world_continues_bit_for_bit(strategy: str, directory: Location, confi
     assert sorted(whole) == list(range(1, STEPS + 1))
     random = seeded_random()
     step, rank = random.choice([25, 26, 27, 28, 45, 46, 47, 48]), random.choice([0, 1])
-    with world(strategy, trainer(directory, config={**config, **SLOW})) as first:
+    with world(strategy, trainer(directory, config={**config, **SLOWER})) as first:
         first.wait_for_commit(step - step % 10 - 10)
         first.wait_for_step(step)
         first.kill(rank)
@@ -74,15 +76,15 @@ def resumed_at_the_last_commit(first: BareWorld, second: BareWorld) -> None:
 def the_last_step_is_saved_when_a_peer_is_gone(strategy: str, directory: Path, *, size: int = 2) -> None:
     """Kills the last rank between two saves, while all ranks sleep. No step is repeated, and every loss equals that of an undisturbed
     run bit for bit."""
-    document = trainer(directory, config={"stepDelaySeconds": 1.0}, checkpoint={"everySteps": 4})
+    document = trainer(directory, config={"stepDelaySeconds": 1.0}, checkpoint={"everySteps": 5})
     with world(strategy, document, size=size) as first:
-        step = first.wait_for_event("step", lambda event: event["step"] == 6)
+        step = first.wait_for_event("step", lambda event: event["step"] == 7)
         time.sleep(max(0.0, step["time"] + 0.5 - time.time()))  # during the delay of the next step
         first.kill(size - 1)
         assert first.finish() == [*[20] * (size - 1), -signal.SIGKILL], first.story()
     last = first.events("commit")[-1]
     assert (last["step"], last["reason"]) == (max(first.losses()), "PeerLost"), first.story()
-    assert last["step"] in (6, 7)
+    assert last["step"] in range(7, 10)  # a busy machine kills late
     second = second_attempt(strategy, trainer(directory), size=size)
     assert [event["step"] for event in second.events("resumed")] == [last["step"]]
     assert sorted(second.losses()) == list(range(last["step"] + 1, STEPS + 1))

@@ -23,7 +23,7 @@ def test_the_learning_rate_grows_to_the_scaled_one_and_a_killed_process_goes_on_
     proofs.losses_are_equal_to_a_millionth(one, many)
     document = trainer(tmp_path, config=config, batch=linear, options=THREE)
     with world("Mirrored", document, size=1) as first:
-        first.wait_for_commit(20)
+        first.wait_for_commit(10)
         first.kill(0)
         first.finish()
     second = proofs.second_attempt("Mirrored", document, size=1)

@@ -47,7 +47,7 @@ def test_what_is_killed_and_what_is_asked_to_stop_goes_on_in_mid_epoch_bit_for_b
         killed.kill(size - 1)
         assert killed.finish() == [*codes, -signal.SIGKILL], killed.story()
     with world(strategy, document, size=size, attempt=1) as stopped:
-        stopped.wait_for_step(43)
+        stopped.wait_for_step(33)
         stopped.kill(size - 1, signal.SIGTERM)
         assert stopped.finish() == [21] * size, stopped.story()
     last = stopped.events("commit")[-1]

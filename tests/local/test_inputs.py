@@ -22,7 +22,7 @@ from muster_trainer.inputs.fetch import Job, job_of
 from tests.support import hub as hubs
 from tests.support.local_jobs import LocalJob, job
 from tests.support.object_store import BUCKET, object_store
-from tests.support.waiting import wait_until
+from tests.support.waiting import DEADLINE, wait_until
 
 SMALL, LARGE = b'{"layers": 2}', os.urandom(3 << 20)
 USES_INPUTS = """
@@ -121,7 +121,7 @@ def test_processes_that_need_the_same_input_download_it_once(hub: hubs.Hub, tmp_
         words, environ = command(tmp_path, name)
         processes.append(subprocess.Popen(words, env=environ, stderr=subprocess.PIPE, text=True))
     for process in processes:
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=DEADLINE)
         assert process.returncode == 0, errors
     assert len(hub.downloads()) == 3  # files
     assert {(tmp_path / name / "base" / "weights.bin").read_bytes() == LARGE for name in ("one", "two", "three")} == {True}
@@ -141,7 +141,7 @@ def test_a_killed_fetch_counts_as_nothing_and_the_next_one_continues_it(hub: hub
     assert entry.complete() is None
     hub.limit = None
     hub.requests.clear()
-    assert subprocess.run(words, env=environ, stderr=subprocess.DEVNULL, timeout=60, check=False).returncode == 0
+    assert subprocess.run(words, env=environ, stderr=subprocess.DEVNULL, timeout=DEADLINE, check=False).returncode == 0
     assert (tmp_path / "one" / "base" / "weights.bin").read_bytes() == LARGE
     assert [path.rpartition("/")[2] for path in hub.downloads()] == ["weights.bin"]
     assert {path.name for path in (tmp_path / "one" / "base").iterdir()} == {"config.json", "tokenizer", "weights.bin"}
@@ -219,7 +219,12 @@ def test_a_disk_that_is_too_small_is_a_clear_error_before_anything_is_fetched(hu
     (tmp_path / "store").mkdir()
     mount = f"mount -t tmpfs -o size=2m none {tmp_path / 'store'} && exec {shlex.join(words)}"
     done = subprocess.run(
-        ["unshare", "--map-root-user", "--mount", "sh", "-c", mount], env=environ, capture_output=True, text=True, timeout=60, check=False
+        ["unshare", "--map-root-user", "--mount", "sh", "-c", mount],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
     )
     assert (done.returncode, "the disk is full: 3.1 MB are missing" in done.stderr) == (32, True), done.stderr
     assert hub.downloads() == []
@@ -230,13 +235,13 @@ def test_a_secret_is_read_from_its_folder_and_last_words_are_written(hub: hubs.H
     words, environ = command(tmp_path, "one")
     environ |= {"MUSTER_INPUTS_SECRETS": str(tmp_path / "secrets"), "MUSTER_TERMINATION_LOG": str(tmp_path / "words")}
     environ |= {"MUSTER_JOB": "default/tiny"}  # of a pod, but incomplete
-    done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=DEADLINE, check=False)
     assert (done.returncode, json.loads((tmp_path / "words").read_text())["reason"]) == (11, "BadConfiguration"), done.stderr
     del environ["MUSTER_JOB"]
-    assert subprocess.run(words, env=environ, capture_output=True, timeout=60, check=False).returncode == 33
+    assert subprocess.run(words, env=environ, capture_output=True, timeout=DEADLINE, check=False).returncode == 33
     (tmp_path / "secrets" / "base").mkdir(parents=True)
     (tmp_path / "secrets" / "base" / "HF_TOKEN").write_text("right\n")
-    assert subprocess.run(words, env=environ, capture_output=True, timeout=60, check=False).returncode == 0
+    assert subprocess.run(words, env=environ, capture_output=True, timeout=DEADLINE, check=False).returncode == 0
 
 
 def test_a_bucket_is_fetched_with_the_credentials_of_its_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,7 +110,7 @@ def test_a_replica_is_killed_with_its_supervisor_and_the_job_goes_on_from_memory
     random = seeded_random()
     run = LocalJob(tmp_path)
     with run.running(run.write(run_job("tiny", replicas=2))):
-        run.wait_for_step(random.randint(3, 30))
+        run.wait_for_step(random.randint(3, 20))
         os.kill(run.supervisor_of(f"worker-{random.randrange(2)}"), signal.SIGKILL)
         run.check_succeeded(proofs.uninterrupted("FSDP").losses())
     first, second = run.attempts
@@ -159,7 +159,12 @@ def test_the_trainer_chooses_the_steps_between_snapshots() -> None:
     random = seeded_random()
     job = document({}, every=None)
     with replicas(2) as held:
-        first = killed("FSDP", job, held, 1, attempt=0, at=random.randint(15, 40), after=random.uniform(0, STEP_SECONDS))
+        with world("FSDP", job, memories=held.descriptors) as first:
+            first.wait_for_event("snapshot")  # it is complete some steps after step 10
+            first.wait_for_step(random.randint(15, 40))
+            time.sleep(random.uniform(0, STEP_SECONDS))
+            first.kill(1)
+            first.finish()
         second = finished("FSDP", job, held, attempt=1)
     (resumed,) = second.events("resumed")
     taken = [event["step"] for event in first.events("snapshot")]

@@ -44,7 +44,7 @@ def test_no_step_is_lost_when_the_first_rank_is_killed(
     like = proofs.uninterrupted(strategy, CONFIG, size=size, options=options).losses()
     run = LocalJob(tmp_path)
     with run.running(run.write(document)):
-        run.wait_for_step(random.randint(3, 40))
+        run.wait_for_step(random.randint(3, 25))
         time.sleep(random.uniform(0, 2 * STEP_SECONDS))  # so that the kill comes at any point of a step
         run.kill("worker-0")
         run.check_succeeded(like)

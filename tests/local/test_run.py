@@ -122,7 +122,7 @@ def test_when_muster_run_is_killed_nothing_survives_and_resume_finishes(local_jo
         assert marked(RUN_MARK, mark)
         os.kill(run.pid, signal.SIGKILL)
         wait_until(lambda: not marked(RUN_MARK, mark), "the guard to end all processes")
-        assert int((local_job.run / "checkpoints/default/tiny/step").read_text()) < 400  # they were ended, and did not finish
+        assert int((local_job.run / "checkpoints/default/tiny/step").read_text()) < 2000  # they were ended, and did not finish
     code, output = local_job.muster_run("job.yaml", "--resume")
     assert code == 0, output
     status = local_job.status
@@ -132,7 +132,7 @@ def test_when_muster_run_is_killed_nothing_survives_and_resume_finishes(local_jo
 
 
 def test_steps_after_the_last_status_of_muster_run_count_when_it_is_resumed(local_job: LocalJob) -> None:
-    local_job.write(job(trainer={"script": "train.py 400 0.01"}))
+    local_job.write(job())
     with local_job.running("job.yaml") as run:
         local_job.wait_for_commit()
         os.kill(run.pid, signal.SIGSTOP)  # it writes no more, and its replicas go on
@@ -149,7 +149,7 @@ def test_steps_after_the_last_status_of_muster_run_count_when_it_is_resumed(loca
     assert second["stepsLost"] == len(history.redone) == last - 5
     assert second["stepCommitted"] == 5
     assert status["goodput"]["redoneSeconds"] >= 0.9 * sum(step.seconds for step in history.redone)
-    assert status["goodput"]["productiveSteps"] == 400
+    assert status["goodput"]["productiveSteps"] == 2000
 
 
 def test_when_guard_and_muster_run_are_killed_the_next_run_ends_what_is_left(local_job: LocalJob) -> None:
@@ -238,9 +238,18 @@ def test_a_stopped_run_saves_and_resumes(local_job: LocalJob, number: signal.Sig
     assert local_job.status["restarts"]["total"] == 0
 
 
-@pytest.mark.parametrize(("evaluation", "grace"), [pytest.param(2, 30, id="that ends in time"), pytest.param(600, 1, id="that is killed")])
-def test_a_run_that_is_stopped_in_an_evaluation_has_saved_all_steps(local_job: LocalJob, evaluation: int, grace: int) -> None:
-    (local_job.folder / "train.py").write_text(f"{TRAIN}\nif begun < steps:\n    time.sleep({evaluation})\n")
+EVALUATES = """
+if begun < steps:
+    while not stop:
+        time.sleep(0.01)
+    time.sleep({rest})
+"""
+"""An evaluation that goes on for some seconds after the request to stop."""
+
+
+@pytest.mark.parametrize(("rest", "grace"), [pytest.param(0.5, 30, id="that ends in time"), pytest.param(600, 1, id="that is killed")])
+def test_a_run_that_is_stopped_in_an_evaluation_has_saved_all_steps(local_job: LocalJob, rest: float, grace: int) -> None:
+    (local_job.folder / "train.py").write_text(TRAIN + EVALUATES.format(rest=rest))
     local_job.write(job(trainer={"script": "train.py 20 0.01"}, checkpoint={"gracePeriodSeconds": grace}))
     with local_job.running("job.yaml") as run:
         local_job.wait_for_commit(20)
@@ -341,7 +350,7 @@ def test_resume_refuses_another_training_and_takes_more_replicas(local_job: Loca
     (local_job.folder / "other.py").write_text("")
     code, output = local_job.muster_run("job.yaml", "--resume")
     assert code == 11
-    assert 'spec.trainer.script: the run in progress has "train.py 400 0.01", the file has "other.py"' in output
+    assert 'spec.trainer.script: the run in progress has "train.py 2000 0.01", the file has "other.py"' in output
     local_job.write(job(replicas=3))
     code, output = local_job.muster_run("job.yaml", "--resume")
     assert code == 0, output

@@ -184,7 +184,8 @@ def test_synchronous_rpc_has_the_losses_of_one_process(size: int) -> None:
 def test_asynchronous_rpc_uses_each_sample_once_an_epoch_and_reports_how_stale_gradients_are(tmp_path: Path) -> None:
     config = {"epochs": 4, "optimizer": "AdamW", "learningRate": 0.02}
     document = {**trainer(tmp_path, config=config, batch={"globalSize": 512}), "task": "recommender"}
-    with world("RPC", document, size=4, MUSTER_TENSORBOARD_DIR=str(tmp_path / "summaries")) as first:
+    slow = {**document, "config": {**document["config"], "stepDelaySeconds": 0.02}}
+    with world("RPC", slow, size=4, MUSTER_TENSORBOARD_DIR=str(tmp_path / "summaries")) as first:
         first.wait_for_step(60)
         first.kill(1, signal.SIGTERM)
         assert first.finish() == [21] * 4, first.story()

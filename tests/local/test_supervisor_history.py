@@ -36,6 +36,15 @@ raise SystemExit({code})
 """
 
 
+@pytest.fixture(autouse=True)
+def ample_time(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Supervisors wait long for their files. By default they wait a second for a folder, which is too little on a busy machine."""
+    folder = tmp_path_factory.mktemp("site")
+    limits = "from muster_trainer.supervisor import history\nhistory.FOLDER_SECONDS = history.STORE_SECONDS = 100.0\n"
+    (folder / "sitecustomize.py").write_text(limits)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")])))
+
+
 def left(folder: Path, attempt: int) -> tuple[dict[str, Any], list[dict[str, Any]], list[str]]:
     """The record, the events and the last lines of worker-0."""
     replica = folder / "history" / FENCE.format(attempt) / "worker-0"

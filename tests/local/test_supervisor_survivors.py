@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.supervisors import DEADLINE, LINUX, Coordinator, SupervisorRun
+from tests.support.supervisors import LINUX, Coordinator, SupervisorRun
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(not LINUX, reason="only Linux lists the descriptors of a process")
@@ -102,14 +102,7 @@ class Replica:
 
     def end(self) -> int:
         self.reply(self.coordinator.reply["attempt"], end=True)
-        return self.wait()
-
-    def wait(self) -> int:
-        """The exit code. The warm parent is killed at the end, and nobody waits for it."""
-        assert self.run.popen is not None
-        code = self.run.popen.wait(DEADLINE)
-        wait_until(lambda: not self.run.members(), "the end of all processes")
-        return code
+        return self.run.wait()
 
 
 def _attempt_of(words: dict[str, Any] | None) -> int | None:
@@ -126,7 +119,8 @@ def test_a_process_goes_on_whatever_number_the_next_attempt_has(run: SupervisorR
     assert replica.lose_a_peer(7)["attempt"] == 7
     replica.begin(8)
     assert replica.pids(8) == [pid]
-    assert replica.said[1:] == [f"attempt {attempt} port {29500 + attempt} pid {pid}" for attempt in (7, 8)]
+    joins = [line for line in replica.said if line.startswith("attempt")]  # it may have waited so long that it saved meanwhile
+    assert joins[1:] == [f"attempt {attempt} port {29500 + attempt} pid {pid}" for attempt in (7, 8)]
     replica.end()
 
 
@@ -137,15 +131,21 @@ def test_attempts_leave_no_descriptors_behind(run: SupervisorRun, coordinator: C
     def descriptors() -> int:
         return len(list(Path(f"/proc/{run.pid}/fd").iterdir()))
 
-    counts = []
+    def wait_for_at_most(count: int) -> None:
+        """Some are open for a moment only."""
+        wait_until(lambda: descriptors() <= count, f"no more than {count} descriptors")
+
+    most = 0
     survivor, victim = replica.pids(3, 2)
     for attempt in range(3, 9):
-        counts.append(descriptors())
+        if attempt == 4:
+            most = descriptors()
+        elif attempt > 4:
+            wait_for_at_most(most)
         os.kill(victim, signal.SIGKILL)
         replica.lose_a_peer(attempt)
         replica.begin(attempt + 1)
         survivor, victim = sorted(replica.pids(attempt + 1, 2), key=lambda pid: pid != survivor)
-    assert max(counts[2:]) <= counts[1], counts
     assert len({line.split()[-1] for line in replica.said if line.startswith("attempt")}) == 8
     replica.end()
 
@@ -204,7 +204,7 @@ def test_a_sibling_that_does_not_leave_is_ended_and_the_one_that_waits_goes_on(r
     assert replica.pids(4) == [pid]
     assert "ends in attempt 3" not in replica.said
     os.kill(run.pid, signal.SIGTERM)
-    replica.wait()
+    run.wait()
 
 
 def test_a_sibling_obeys_the_order_to_leave_and_goes_on_as_well(run: SupervisorRun, coordinator: Coordinator) -> None:
@@ -242,7 +242,7 @@ def test_a_process_that_waits_saves_if_no_world_follows(how: str, run: Superviso
         os.kill(run.pid, signal.SIGTERM)
     else:
         replica.reply(3, end=True)
-    assert replica.wait() == 20
+    assert run.wait() == 20
     assert replica.said[1:] == ["rescue in attempt 3", "ends in attempt 3"]
 
 

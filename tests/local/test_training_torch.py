@@ -60,7 +60,7 @@ def test_saves_by_time_are_at_a_step_of_all_ranks(tmp_path: Path, interval: dict
 
 
 def test_a_stop_before_the_first_step_ends_at_once(tmp_path: Path) -> None:
-    with world("DDP", trainer(tmp_path)) as running:
+    with world("DDP", trainer(tmp_path, config=proofs.SLOW)) as running:
         running.wait_for_event("phase", lambda event: event["rank"] == 0)
         running.kill(0, signal.SIGTERM)
         code = running.processes[0].wait(240)

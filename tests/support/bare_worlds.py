@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from local_cluster.ports import free_ports
+from muster.local.ports import reserve_ports
 from muster_contract.environment import MEMORY_FD, ORDERS_FD
 from muster_contract.wire import encode
 from muster_trainer.checkpoint.objects import Location
@@ -144,25 +144,27 @@ def world(
     """Starts the processes of one attempt, `size` of them or one for each of `roles`; what is left of them is killed at the end. With
     `memories`, each of them is alone in its pod."""
     roles = roles or _roles(strategy, size)
-    ports = free_ports(len(roles))
     running = BareWorld(memories=memories, takes_orders=takes_orders)
-    try:
-        for rank in range(len(roles)):
-            pod = {"MUSTER_POD_UID": f"pod-{rank}"} if memories else {}
-            running.environments.append(_environment(strategy, document, ports, roles=roles, rank=rank, attempt=attempt) | pod | env)
-            running.start(rank)
-        yield running
-    finally:
-        for process in running.processes:
-            process.kill()
-            process.wait()
-        for reader in running.readers:
-            reader.join(10)
-        for process in running.processes:
-            if process.stdout:
-                process.stdout.close()
-        for orders in running.orders:
-            os.close(orders)
+    with reserve_ports(len(roles)) as ports:
+        ports.start_sharing()
+        try:
+            for rank in range(len(roles)):
+                pod = {"MUSTER_POD_UID": f"pod-{rank}"} if memories else {}
+                variables = _environment(strategy, document, ports.numbers, roles=roles, rank=rank, attempt=attempt)
+                running.environments.append(variables | pod | env)
+                running.start(rank)
+            yield running
+        finally:
+            for process in running.processes:
+                process.kill()
+                process.wait()
+            for reader in running.readers:
+                reader.join(10)
+            for process in running.processes:
+                if process.stdout:
+                    process.stdout.close()
+            for orders in running.orders:
+                os.close(orders)
 
 
 def _roles(strategy: str, size: int) -> list[str]:
@@ -170,7 +172,7 @@ def _roles(strategy: str, size: int) -> list[str]:
 
 
 def _environment(
-    strategy: str, document: Mapping[str, Any], ports: list[int], *, roles: Sequence[str], rank: int, attempt: int
+    strategy: str, document: Mapping[str, Any], ports: Sequence[int], *, roles: Sequence[str], rank: int, attempt: int
 ) -> dict[str, str]:
     descriptor = descriptors.runtime(strategy)
     torch = descriptor.framework.name == "PyTorch"

@@ -73,14 +73,14 @@ save(steps, "Final")
 
 
 def job(name: str = "tiny", *, replicas: int = 2, trainer: Mapping[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
-    """A job document; by default 400 steps of 10 ms on two workers, and none of them takes time once it has resumed."""
+    """A job document; by default 2000 steps of 10 ms on two workers, and none of them takes time once it has resumed."""
     return {
         "apiVersion": "muster.dev/v1alpha1",
         "kind": "TrainingJob",
         "metadata": {"name": name},
         "spec": {
             "strategy": "DDP",
-            "trainer": dict(trainer or {"script": "train.py 400 0.01"}),
+            "trainer": dict(trainer or {"script": "train.py 2000 0.01"}),
             "roles": {"worker": {"replicas": replicas}},
             "checkpoint": {"gracePeriodSeconds": 10},
             **spec,

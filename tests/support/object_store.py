@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import local_cluster
-from local_cluster.ports import free_ports
+from muster.local.ports import reserve_ports
 
 ACCESS, SECRET, BUCKET = "muster", "not-a-secret", "checkpoints"
 SIZE = 32 << 20
-DEADLINE = 60.0
+DEADLINE = 120.0
 
 
 @dataclass
@@ -79,22 +79,23 @@ def object_store(folder: Path) -> Iterator[ObjectStore]:
     programs = local_cluster.Programs(local_cluster.Places.default())
     programs.ensure(["versitygw"])
     folder.mkdir(parents=True)
-    [port] = free_ports(1)
     mount = f"mount -t tmpfs -o size={SIZE},mode=700 none {folder} && mkdir -p {folder}/objects/{BUCKET} {folder}/attributes"
-    listening = ["--port", f"127.0.0.1:{port}", "--quiet"]
     backend = ["posix", "--sidecar", f"{folder}/attributes", f"{folder}/objects"]
-    command = shlex.join([str(programs.path("versitygw")), *listening, *backend])
-    server = subprocess.Popen(
-        ["unshare", "--map-root-user", "--mount", "sh", "-c", f"{mount} && exec {command}"],
-        env={**os.environ, "ROOT_ACCESS_KEY": ACCESS, "ROOT_SECRET_KEY": SECRET},
-        stdout=subprocess.DEVNULL,
-    )
-    store = ObjectStore(folder, port, server)
-    try:
-        _wait(server, port)
-        yield store
-    finally:
-        store.stop()
+    with reserve_ports(1) as ports:
+        ports.start_sharing()
+        [port] = ports.numbers
+        command = shlex.join([str(programs.path("versitygw")), "--port", f"127.0.0.1:{port}", "--quiet", *backend])
+        server = subprocess.Popen(
+            ["unshare", "--map-root-user", "--mount", "sh", "-c", f"{mount} && exec {command}"],
+            env={**os.environ, "ROOT_ACCESS_KEY": ACCESS, "ROOT_SECRET_KEY": SECRET},
+            stdout=subprocess.DEVNULL,
+        )
+        store = ObjectStore(folder, port, server)
+        try:
+            _wait(server, port)
+            yield store
+        finally:
+            store.stop()
 
 
 def _wait(server: subprocess.Popen[bytes], port: int) -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from muster_trainer.supervisor.stacks import main_thread
+import time
+
+import pytest
+
+from muster_trainer.supervisor import stacks
+from muster_trainer.supervisor.stacks import QUIET_SECONDS, await_lines, main_thread
 
 DUMP = """step 7, loss 0.5
 Thread 0x00007f80da7fc6c0 (most recent call first):
@@ -22,3 +27,20 @@ def test_the_last_thread_of_a_dump_is_the_main_thread() -> None:
 
 def test_output_without_stacks_gives_none() -> None:
     assert main_thread(["step 7", "  File is missing"]) == []
+
+
+def test_a_dump_that_begins_late_is_awaited() -> None:
+    due = time.monotonic() + 2 * QUIET_SECONDS
+
+    def tail(rank: int) -> list[str]:
+        return DUMP if rank == 0 or time.monotonic() > due else []
+
+    await_lines({0: [], 1: []}, tail)
+    assert tail(1) == DUMP
+
+
+def test_the_wait_for_a_dump_that_never_comes_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stacks, "MOST_SECONDS", 2 * QUIET_SECONDS)
+    began = time.monotonic()
+    await_lines({0: DUMP}, lambda _: DUMP)
+    assert time.monotonic() - began >= 2 * QUIET_SECONDS

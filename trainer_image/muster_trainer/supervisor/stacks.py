@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from muster_trainer.supervisor.processes import Process
 
 DUMP = signal.SIGUSR1
 MOST_SECONDS = 3.0  # the longest wait for the stacks
-QUIET_SECONDS = 0.3  # the stacks are complete after this time without another line
+QUIET_SECONDS = 0.3  # once there are lines, the stacks are complete after this time without another line
 FRAMES = 8
 _THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\)")
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>.+)$')
@@ -33,12 +33,13 @@ def take(processes: list[Process], output: Output, *, attempt: int, modules: Seq
     """Makes all processes write their stacks to the log. Returns the stack of each running process. `modules` are those of the
     framework."""
     running = [(process, *_state(process.pid)) for process in processes if process.running]
+    before = {process.rank: output.tail(process.rank) for process, _, _ in running if process.handles(DUMP)}
     for process, state, _ in running:
-        if process.handles(DUMP):
+        if process.rank in before:
             process.send(DUMP)
             if state == process_table.STOPPED:
                 process.send(signal.SIGCONT)  # the process handles DUMP when it continues
-    _await([process.rank for process, _, _ in running], output)
+    await_lines(before, output.tail)
     for process, state, _ in running:
         if state == process_table.STOPPED:
             process.send(signal.SIGSTOP)
@@ -64,14 +65,16 @@ def main_thread(lines: list[str]) -> list[tuple[str, str, str]]:
     return frames
 
 
-def _await(ranks: list[int], output: Output) -> None:
-    """Waits until no more lines arrive."""
-    previous: list[list[str]] = []
-    until, since = time.monotonic() + MOST_SECONDS, time.monotonic()
-    while time.monotonic() < min(until, since + QUIET_SECONDS):
+def await_lines(before: Mapping[int, list[str]], tail: Callable[[int], list[str]]) -> None:
+    """Waits until each rank has more lines than `before`, and no more arrive. On a busy machine the first may take a second."""
+    lines, began = before, time.monotonic()
+    since = began
+    while (now := time.monotonic()) < began + MOST_SECONDS:
+        if now > since + QUIET_SECONDS and all(lines[rank] != before[rank] for rank in before):
+            return
         time.sleep(0.02)
-        if (lines := [output.tail(rank) for rank in ranks]) != previous:
-            previous, since = lines, time.monotonic()
+        if (newest := {rank: tail(rank) for rank in before}) != lines:
+            lines, since = newest, time.monotonic()
 
 
 def is_stopped(pid: int) -> bool:
