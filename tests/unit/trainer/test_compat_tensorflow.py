@@ -42,6 +42,26 @@ def test_a_process_may_be_forked_until_tensorflow_has_initialised_its_devices() 
     assert finished.returncode == 0, finished.stderr
 
 
+ABORTED = """
+import threading
+import tensorflow as tf
+from muster_trainer.tensorflow import compat
+tf.constant(1.0)
+threading.Timer(0.5, compat.abort_collectives).start()
+try:
+    tf.raw_ops.CollectiveReduceV2(
+        input=[1.0], group_size=2, group_key=1, instance_key=1, ordering_token=[], merge_op="Add", final_op="Id"
+    )
+except tf.errors.UnavailableError as error:
+    print(error)
+"""
+
+
+def test_a_collective_that_waits_for_another_process_can_be_aborted() -> None:
+    finished = subprocess.run([sys.executable, "-c", ABORTED], capture_output=True, text=True, timeout=120)
+    assert "the world is broken" in finished.stdout, f"tensorflow.python.eager.context: abort_collective_ops {finished.stderr}"
+
+
 def test_an_optimizer_accepts_summed_gradients() -> None:
     strategy = tf.distribute.MirroredStrategy(["/device:CPU:0"])
     calls = []

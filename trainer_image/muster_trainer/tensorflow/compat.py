@@ -33,6 +33,15 @@ def configure_coordination(*, leader: str, heartbeat_milliseconds: int, register
     )
 
 
+def abort_collectives() -> None:
+    """Makes the current collective of this process fail with UnavailableError, and all later ones. Any thread may call it.
+
+    There is no public API. A collective can wait for a lost peer without an error: if that peer has sent its part and not fetched that of
+    this process. TensorFlow's own check notices it after ten seconds or more.
+    """
+    context.context().abort_collective_ops(tf.errors.UNAVAILABLE, "the world is broken")
+
+
 def has_devices() -> bool:
     """Whether this process has initialised its devices. Public functions cannot be used, because they initialise the devices."""
     current = context.context_safe()

@@ -15,7 +15,7 @@ import tensorflow as tf
 from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.data import Order
 from muster_trainer.tasks.module import Task
-from muster_trainer.tensorflow import tpu
+from muster_trainer.tensorflow import compat, tpu
 from muster_trainer.tensorflow.engine import KerasEngine
 from muster_trainer.tensorflow.input import StepSamples
 from muster_trainer.tensorflow.machine import central_storage, mirrored, one_device
@@ -75,6 +75,10 @@ class Synchronous(KerasEngine, Engine):
             own_seconds=samples.seconds + max(0.0, float(passed.numpy()) - ready) if self.measures_passes else None,
             measures_passes=self.measures_passes,
         )
+
+    def disconnect(self) -> None:
+        if self.world > 1:
+            compat.abort_collectives()
 
     def rescue(self, directory: Path) -> Part | None:
         return self.state.rescue(directory) if self.rescues and not self._updating else None
