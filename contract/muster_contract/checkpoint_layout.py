@@ -5,6 +5,7 @@ DIRECTORY/step-STEP-FENCE/manifest.json  what a checkpoint holds
 DIRECTORY/step-STEP-FENCE/COMMITTED      the checkpoint is complete: it holds the SHA-256 of the manifest
 DIRECTORY/step-STEP-FENCE-rescue/        a checkpoint as well, which one rank has saved alone after it lost its peers
 DIRECTORY/step-STEP-FENCE-rescue/CLAIM   the rank that created it writes this checkpoint, and no other one
+DIRECTORY/step-STEP-FENCE-rescue-1/      the same, if the rank of the claim did not commit in time; the next one is -2
 DIRECTORY/tensorboard/                   summaries
 DIRECTORY/history/FENCE/                 what the replicas left of an attempt (muster_contract.history)
 """
@@ -27,7 +28,7 @@ HISTORY = "history"
 _TIME = "%Y%m%dT%H%M%SZ"
 _FENCE = re.compile(r"([0-9]{8}T[0-9]{6}Z)-([0-9]{4,9})")
 _RESCUE = "-rescue"
-_CHECKPOINT = re.compile(f"step-([0-9]{{1,15}})-(.*?)(?:{_RESCUE})?")
+_CHECKPOINT = re.compile(f"step-([0-9]{{1,15}})-(.*?)(?:{_RESCUE}(?:-[0-9]{{1,9}})?)?")
 
 
 @dataclass(frozen=True, order=True)
@@ -61,9 +62,10 @@ def checkpoint_name(step: int, fence: Fence) -> str:
     return f"step-{step:08d}-{fence}"
 
 
-def rescue_name(step: int, fence: Fence) -> str:
-    """The folder of the checkpoint that a rank of the attempt with this fence saves alone at `step`."""
-    return checkpoint_name(step, fence) + _RESCUE
+def rescue_name(step: int, fence: Fence, number: int = 0) -> str:
+    """The folder of the checkpoint that a rank of the attempt with this fence saves alone at `step`. Each rank that does so has another
+    `number`."""
+    return checkpoint_name(step, fence) + _RESCUE + (f"-{number}" if number else "")
 
 
 def parse_checkpoint_name(name: str) -> tuple[int, Fence] | None:

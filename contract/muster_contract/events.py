@@ -328,6 +328,14 @@ class ErrorEvent(Event):
     step: int | None = _step(default=None, doc="Steps done.")
 
 
+@event("completed")
+class Completed(Event):
+    """The process has done all of its work, and ends with 0. From every rank of the bundled trainer.
+
+    Without this event, an end with 0 is a failure, because code of the user has ended the process.
+    """
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Timing(Event):
     """A median of measured durations."""

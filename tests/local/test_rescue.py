@@ -55,3 +55,72 @@ def test_no_step_is_lost_when_the_first_rank_is_killed(
     assert run.events("survived") == []
     assert (run.resumed_step(1), run.attempts[1]["stepsLost"]) == (done, 0)
     run.check_restarts(infrastructure=1)
+
+
+KILLS_ITSELF = """
+import os, signal
+
+def end_rank_1():
+    if os.environ["MUSTER_INDEX"] == "1" and os.environ["MUSTER_ATTEMPT"] == "0":
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+TORCH = """
+from muster_trainer.pytorch import engine
+
+steps, vote = 0, engine._Tally.__init__
+
+def end_between(self, *given):
+    global steps
+    steps += 1
+    if steps == 13:
+        end_rank_1()
+    vote(self, *given)
+
+engine._Tally.__init__ = end_between
+"""
+
+TENSORFLOW = """
+import tensorflow as tf
+from muster_trainer.tensorflow.digits import build_model, dataset, loss, metrics
+from muster_trainer.tensorflow.updates import Updates
+
+steps, sum_over_devices = 0, Updates.sum_over_devices
+
+def end_after_sums(gradient):
+    global steps
+    steps += 1
+    if steps == 13:
+        end_rank_1()
+    return gradient
+
+def end_between(self, gradients):
+    first, *others = sum_over_devices(self, gradients)
+    return [tf.ensure_shape(tf.numpy_function(end_after_sums, [first], first.dtype), first.shape), *others]
+
+Updates.sum_over_devices = end_between
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("strategy", "module", "source"),
+    [
+        pytest.param("DDP", f"{OWN}\n{TORCH}", "Storage", id="a rescue", marks=pytest.mark.torch),
+        pytest.param("DDP", f"{OWN}\nSURVIVES = True\n{TORCH}", "Survivors", id="in place", marks=pytest.mark.torch),
+        pytest.param("MultiWorkerMirrored", TENSORFLOW, "Storage", id="TensorFlow", marks=pytest.mark.tensorflow),
+    ],
+)
+def test_no_step_is_lost_if_a_peer_ends_between_gradients_and_votes(strategy: str, module: str, source: str, tmp_path: Path) -> None:
+    """All ranks have the gradients of step 13, but not the votes. So no rank may count that step, and none may lose step 12."""
+    (tmp_path / "own.py").write_text(KILLS_ITSELF + module)
+    config = {**CONFIG, "model": "mlp", "hidden": [64]}
+    like = proofs.uninterrupted(strategy, config, size=2).losses()
+    run = LocalJob(tmp_path)
+    document = job(strategy=strategy, replicas=2, trainer={"module": "own", "config": config}, batch={"globalSize": 64})
+    document["spec"]["checkpoint"] = {"everySteps": 1000}
+    with run.running(run.write(document)):
+        run.check_succeeded(like)
+    second = run.attempts[1]
+    assert (second["resumedFrom"], second["stepResumed"], second["stepsLost"]) == (source, 12, 0)
+    run.check_restarts(infrastructure=1)

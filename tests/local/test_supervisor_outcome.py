@@ -9,6 +9,7 @@ import pytest
 
 from local_cluster.ports import free_ports
 from tests.support.supervisors import IGNORES_SIGTERM, SENDS_AN_EVENT, SupervisorRun
+from tests.support.texts import absent
 
 
 @pytest.mark.parametrize(
@@ -135,25 +136,44 @@ def dataset(config): return [(torch.ones(2), torch.ones(1))] * 80
 def loss(outputs, batch):
     global calls
     calls += 1
-    if calls == 3:
+    if calls == {call} and os.environ["RANK"] == "{rank}":
         {code}
     return (outputs - batch[1]).pow(2).flatten()
 """
+
+
+def train_module(run: SupervisorRun, source: str, *, processes: int = 1) -> SupervisorRun:
+    """Starts a replica that trains this module."""
+    (run.folder / "odd.py").write_text(source)
+    environ = run.environment(processes=processes, entry={"module": "odd"}, grace=20)
+    [port] = free_ports(1)
+    return run.start("", processes=processes, MUSTER_TRAINER=environ["MUSTER_TRAINER"], MASTER_PORT=str(port), MUSTER_ATTEMPT="0")
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize(
     ("code", "meaning", "message"),
     [
-        ("os._exit(0)", 10, "ended the process before the last step"),
         ("raise KeyboardInterrupt('now')", 10, "KeyboardInterrupt: now"),
         ("os.close(1), os.close(2)", 0, "completed"),
     ],
 )
 def test_code_of_a_module_that_harms_its_process_has_the_right_outcome(run: SupervisorRun, code: str, meaning: int, message: str) -> None:
-    (run.folder / "odd.py").write_text(ENDS_THE_TRAINER.format(code=code))
-    environ = run.environment(processes=1, entry={"module": "odd"}, grace=20)
-    [port] = free_ports(1)
-    started = run.start("", MUSTER_TRAINER=environ["MUSTER_TRAINER"], MASTER_PORT=str(port), MUSTER_ATTEMPT="0")
-    assert started.wait() == meaning, run.err.read_text()
+    assert train_module(run, ENDS_THE_TRAINER.format(code=code, call=3, rank=0)).wait() == meaning, run.err.read_text()
     assert message in run.last_words()["message"]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("call", "rank", "size"), [(1, 0, 1), (3, 1, 2)])
+def test_a_module_that_ends_any_rank_with_0_has_failed(run: SupervisorRun, call: int, rank: int, size: int) -> None:
+    """In the first step, and later. The other rank ends too."""
+    source = ENDS_THE_TRAINER.format(code="os._exit(0)", call=call, rank=rank)
+    assert train_module(run, source, processes=size).wait() == 10, run.err.read_text()
+    words = run.last_words()
+    assert (words["rank"], absent(words["message"], "the training code ended the process", "remove that call")) == (rank, [])
+
+
+@pytest.mark.torch
+def test_a_module_that_ends_the_process_when_it_is_imported_has_failed(run: SupervisorRun) -> None:
+    assert train_module(run, "import os\nos._exit(0)").wait() == 10
+    assert "the training code ended the process" in run.last_words()["message"]

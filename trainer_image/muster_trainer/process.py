@@ -14,7 +14,7 @@ from typing import NoReturn
 from muster_contract.codes import ExitCode
 from muster_contract.environment import DEBUG, NAMES, RANK, ReplicaEnvironment
 from muster_contract.errors import BadConfiguration, TrainerError, UserError
-from muster_contract.events import Activity
+from muster_contract.events import Activity, Completed
 from muster_contract.strategy import RoleRuntime, StrategyRuntime
 from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.host.events import Events
@@ -87,6 +87,13 @@ def _end(code: ExitCode) -> NoReturn:
     os._exit(code)
 
 
+def _finish(events: Events, code: ExitCode) -> NoReturn:
+    """Ends the process with the code of its work. The event shows the supervisor that no other code has ended it with 0."""
+    if code == ExitCode.COMPLETED:
+        events.emit(Completed())
+    _end(code)
+
+
 def _run(events: Events) -> NoReturn:
     unpack_here()
     env = ReplicaEnvironment.from_environment(os.environ)
@@ -98,11 +105,11 @@ def _run(events: Events) -> NoReturn:
     set_quiet(framework)
     role = spec.strategy.roles.get(env.role, RoleRuntime())
     if role.program and env.index >= role.first_index:
-        _end(named(role.program, framework)(spec, events, stop))
+        _finish(events, named(role.program, framework)(spec, events, stop))
     if spec.task == COLLECTIVES:
-        _end(collectives.measure(spec, events, named(_library(spec.strategy), framework), environment=os.environ))
+        _finish(events, collectives.measure(spec, events, named(_library(spec.strategy), framework), environment=os.environ))
     if spec.task == REHEARSAL:
-        _end(_rehearse(spec, events))
+        _finish(events, _rehearse(spec, events))
     task = _task_of(spec)
     engine = named(role.evaluation or _engine(spec), framework)(task, spec)
     stop.listen()
@@ -110,7 +117,7 @@ def _run(events: Events) -> NoReturn:
     life = Evaluator if role.evaluation else Training
     code = life(spec=spec, env=env, task=task, engine=engine, events=events, stop=stop).run()
     engine.close()
-    _end(code)
+    _finish(events, code)
 
 
 def _engine(spec: TrainerSpec) -> str:

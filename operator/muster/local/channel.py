@@ -14,6 +14,7 @@ from types import TracebackType
 from muster.control.coordination import Channel, CoordinationServer, RefusedReportError
 from muster.control.reports import Reports
 from muster.local.errors import StorageError
+from muster.report.storage import open_regular
 from muster_contract.reports import Reply, Report
 
 
@@ -50,8 +51,7 @@ class LocalChannel:
         """Makes a token for the replica and writes it to a file that only this user can read. Raises StorageError if that fails."""
         token = secrets.token_urlsafe(32)
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(descriptor, "w") as file:
+            with os.fdopen(open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode=0o600), "w") as file:
                 file.write(token)
         except OSError as error:
             raise StorageError(f"{path}: cannot be written: {error.strerror}") from None

@@ -14,6 +14,7 @@ from muster.api.status import InputStatus, TrainingJobStatus
 from muster.local.errors import InputError, StorageError
 from muster.local.sweep import RUN_MARK
 from muster.render.inputs import requests_of
+from muster.report.storage import open_regular
 from muster.strategies.registry import is_reserved_env
 from muster_contract.codes import ExitCode
 from muster_contract.inputs import INPUTS, INPUTS_CACHE, INPUTS_DIR, InputProgress, amount, requests_to_json
@@ -51,7 +52,7 @@ class Fetcher:
         }
         command = [sys.executable, "-P", "-m", "muster_trainer.inputs", "--progress"]
         try:
-            with self._log.open("wb") as log:
+            with os.fdopen(open_regular(self._log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as log:
                 self._process = await asyncio.create_subprocess_exec(
                     *command,
                     env=environ,

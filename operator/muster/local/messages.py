@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from muster.lifecycle.changes import attempt_changes, changed_condition, new_not
 from muster.lifecycle.recording.phases import recovery_sentence
 from muster.local.outcome import last_failure
 from muster.report.page import rounded
+from muster.report.storage import open_regular
 from muster_contract.codes import ExitCode
 
 LONGEST = 400  # characters of a replica's message in one line
@@ -153,11 +155,14 @@ def stopped(job: TrainingJob, code: ExitCode, resume_command: str) -> list[str]:
 
 
 def log_tail(log: Path, lines: int = LOG_LINES) -> Sequence[str]:
-    """The last lines of a log."""
-    with log.open("rb") as file:
-        size = file.seek(0, 2)
-        file.seek(max(0, size - 65536))
-        return file.read().decode(errors="replace").splitlines()[-lines:]
+    """The last lines of a log. Empty if it cannot be read."""
+    try:
+        with os.fdopen(open_regular(log), "rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - 65536))
+            return file.read().decode(errors="replace").splitlines()[-lines:]
+    except OSError:
+        return []
 
 
 def _steps(count: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
@@ -17,7 +18,7 @@ from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 from muster.local.errors import ConfigurationError, StorageError
 from muster.local.launch import Launch
 from muster.local.sweep import REPLICA_MARK, sweep
-from muster.report.storage import content_of
+from muster.report.storage import content_of, open_regular
 from muster_contract.codes import SIGNAL_BASE
 from muster_contract.reports import MAX_LAST_WORDS, LastWords
 from muster_contract.wire import parse
@@ -114,7 +115,7 @@ class ProcessTable:
         Raises ConfigurationError if the program cannot be started, and StorageError if the log cannot be written.
         """
         try:
-            with identity.log.open("ab") as log:
+            with os.fdopen(open_regular(identity.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as log:
                 process = await asyncio.create_subprocess_exec(
                     *launch.argv,
                     env=launch.env,

@@ -31,7 +31,7 @@ from muster.api.job import TrainingJob
 from muster.api.spec import TrainingJobSpec
 from muster.api.status import Phase, TrainingJobStatus
 from muster.local.errors import ConfigurationError, FieldError, StorageError
-from muster.report.storage import MOST_RUN_BYTES, content_of
+from muster.report.storage import MOST_RUN_BYTES, content_of, open_regular
 
 FIXED_FIELDS = (
     "strategy",
@@ -69,13 +69,18 @@ class RunDirectory:
         return self.path / "objects"
 
     def write_object(self, name: str, entries: Callable[[], Mapping[str, str]], *, keep: bool) -> None:
-        """Writes the entries of an object as files. With `keep`, an object that already exists stays as it is."""
+        """Writes the entries of an object as files. With `keep`, an object that already exists stays as it is. Raises StorageError if that
+        fails."""
         folder = self.objects / name
         if keep and folder.is_dir():
             return
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for key, text in entries().items():
-            (folder / key).write_text(text, encoding="utf-8")
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for key, text in entries().items():
+                with os.fdopen(open_regular(folder / key, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w", encoding="utf-8") as file:
+                    file.write(text)
+        except OSError as error:
+            raise StorageError(f"{error.filename or folder}: cannot be written: {error.strerror}") from None
 
     def volume(self, claim: str) -> Path:
         """The folder that a local run uses in place of a PersistentVolumeClaim."""
@@ -232,7 +237,8 @@ def probe_writable(path: Path) -> None:
     path.mkdir(parents=True, exist_ok=True)
     probe = path / f".probe-{os.getpid()}"
     try:
-        with probe.open("w") as file:
+        probe.unlink(missing_ok=True)
+        with probe.open("x") as file:  # waits for no pipe
             file.write("muster\n")
             file.flush()
             os.fsync(file.fileno())

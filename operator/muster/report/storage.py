@@ -131,16 +131,32 @@ class _OpenDirectory:
 def content_of(path: str | Path, limit: int, *, folder: int | None = None) -> bytes:
     """The content of a file. `folder` is the descriptor of the folder that the path is relative to, if any.
 
-    Raises OSError, and ValueError if it is not a regular file, or is longer than `limit` bytes."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ValueError(f"{path} is not a regular file")
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            content = file.read(limit + 1)
-    finally:
-        os.close(descriptor)
+    Raises OSError, also if it is not a regular file, and ValueError if it is longer than `limit` bytes."""
+    with os.fdopen(open_regular(path, folder=folder), "rb") as file:
+        content = file.read(limit + 1)
     return _within(path, content, limit)
+
+
+def open_regular(path: str | Path, flags: int = os.O_RDONLY, *, mode: int = 0o666, folder: int | None = None) -> int:
+    """The descriptor of a regular file, opened with these `flags` of `os.open`. `folder` as in `content_of`.
+
+    Processes of a job can write to the folders of its files. Raises OSError for a file of another kind, because a pipe may block, and a
+    link may lead elsewhere.
+    """
+    try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode, dir_fd=folder)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a pipe that nobody reads
+            raise _irregular(path) from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _irregular(path)
+    return descriptor
+
+
+def _irregular(path: str | Path) -> OSError:
+    return OSError(errno.EINVAL, "it is not a regular file; remove it", str(path))
 
 
 def _within(name: str | Path, content: bytes, limit: int) -> bytes:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from muster.report.history import History, events_in, history_of
+from muster.report.storage import open_regular
 from muster_contract.events import Event, Pace, PhaseEvent, Step
 
 CHUNK = 8 << 20
@@ -42,7 +44,7 @@ class RunFollower:
     def _read(self, path: Path) -> str:
         offset = self._offsets.get(path, 0)
         try:
-            with path.open("rb") as file:
+            with os.fdopen(open_regular(path), "rb") as file:
                 file.seek(offset)
                 chunk = file.read(CHUNK)
         except OSError:

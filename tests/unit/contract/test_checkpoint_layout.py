@@ -13,11 +13,11 @@ from muster_contract.checkpoint_layout import Fence, checkpoint_name, is_reserve
 CREATED = datetime(2026, 11, 21, 11, 16, 14, tzinfo=UTC)
 
 
-@given(step=st.integers(0, 10**15 - 1), attempt=st.integers(0, 999_999_999))
-def test_the_name_of_a_checkpoint_contains_its_step_and_fence(step: int, attempt: int) -> None:
+@given(step=st.integers(0, 10**15 - 1), attempt=st.integers(0, 999_999_999), number=st.integers(0, 999_999_999))
+def test_the_name_of_a_checkpoint_contains_its_step_and_fence(step: int, attempt: int, number: int) -> None:
     fence = Fence(CREATED, attempt)
     assert parse_checkpoint_name(checkpoint_name(step, fence)) == (step, fence)
-    assert parse_checkpoint_name(rescue_name(step, fence)) == (step, fence)
+    assert parse_checkpoint_name(rescue_name(step, fence, number)) == (step, fence)
     assert is_reserved(checkpoint_name(step, fence))
     assert Fence.parse(registration_name(fence).removesuffix(".json")) == fence
 
@@ -32,6 +32,7 @@ def test_the_name_of_a_checkpoint_contains_its_step_and_fence(step: int, attempt
         "step-1-20269921T111614Z-0000",
         "step-1-rescue",
         "step-1-20261121T111614Z-0000-rescued",
+        "step-1-20261121T111614Z-0000-rescue-",
     ],
 )
 def test_other_names_are_not_checkpoints(name: str) -> None:

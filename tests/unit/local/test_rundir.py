@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -10,14 +11,20 @@ from collections.abc import Callable
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from muster.api.job import TrainingJob
 from muster.api.status import Notice, Phase, Progress, Reason, Restarts, TrainingJobStatus
+from muster.local.channel import LocalChannel
 from muster.local.errors import ConfigurationError, FieldError, StorageError
 from muster.local.follow import LogFollower
+from muster.local.inputs import Fetcher
+from muster.local.launch import Launch
+from muster.local.messages import log_tail
+from muster.local.processes import Identity, ProcessTable
 from muster.local.rundir import RunDirectory, continued, load_run, new_run, open_run_directory, pid_of_run
 from muster.local.start import Start, open_run, reopened
 from muster_contract.codes import ExitCode
@@ -257,3 +264,46 @@ def test_a_lock_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
 def test_a_log_that_is_a_pipe_has_no_lines(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "log.txt")
     assert LogFollower().lines(tmp_path / "log.txt") == []
+
+
+def write_log(folder: Path) -> None:
+    table = ProcessTable(lambda: NOW, lambda: None)
+    launch = Launch(argv=("true",), env={}, ignored=())
+    asyncio.run(table.start(Identity("job-worker-0", "uid", "worker", 0, 0, folder), launch, cwd=folder))
+
+
+def write_token(folder: Path) -> None:
+    channel: Any = SimpleNamespace(_tokens={})
+    LocalChannel.write_token(channel, folder / "token", "uid")
+
+
+def write_object(folder: Path) -> None:
+    directory: Any = SimpleNamespace(objects=folder.parent)
+    RunDirectory.write_object(directory, folder.name, lambda: {"key": "text"}, keep=False)
+
+
+def write_log_of_inputs(folder: Path) -> None:
+    nothing: Any = lambda _: None  # noqa: E731
+    asyncio.run(Fetcher(folder / "inputs", folder / "inputs.log", "mark", show=nothing, say=nothing).fetch(job()))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("other"), Path.mkdir])
+@pytest.mark.parametrize(
+    ("name", "write"), [("log.txt", write_log), ("token", write_token), ("key", write_object), ("inputs.log", write_log_of_inputs)]
+)
+def test_a_run_writes_to_regular_files_only(
+    name: str, write: Callable[[Path], None], make: Callable[[Path], object], tmp_path: Path
+) -> None:
+    """Code of the job can put a pipe there, which would block, or a link that leads elsewhere."""
+    make(tmp_path / name)
+    with pytest.raises(StorageError, match=f"{name}: cannot be written: ") as refused:
+        write(tmp_path)
+    assert not (tmp_path / "other").exists()
+    assert "such device" not in str(refused.value)  # the system's words for a pipe that nobody reads
+
+
+@pytest.mark.timeout(60)
+def test_a_log_that_is_a_pipe_does_not_end_in_lines(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "log.txt")
+    assert log_tail(tmp_path / "log.txt") == []

@@ -223,7 +223,7 @@ def test_another_identity_is_refused_with_field_values_and_remedies(tmp_path: Pa
 
 
 def _fail(error: OSError):  # type: ignore[no-untyped-def]
-    def failing(*_: object) -> None:
+    def failing(*_: object, **__: object) -> None:
         raise error
 
     return failing

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -258,6 +259,80 @@ def test_commits_of_another_job_do_not_count_for_a_job_of_its_own(tmp_path: Path
     save(begin_attempt(tmp_path, 0), 15)
     point = joined(tmp_path, 13, None, resume="Never", later=60)
     assert (point.source, point.step) == (ResumeSource.SURVIVORS, 13)
+
+
+class Joins(Training):
+    """A training at step 13 that joins the world of attempt 4, after attempt 3. `rescues` has (step, attempt of the fence)."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        replica = {"JOB": "default/test", "JOB_UID": "uid", "JOB_CREATED": "2026-11-21T11:16:14Z", "STRATEGY": "DDP", "ROLE": "worker"}
+        for name, value in {
+            **replica,
+            "INDEX": "1",
+            "ATTEMPT": "3",
+            "POD_NAME": "one",
+            "POD_UID": "uid",
+            "PROCESSES": "1",
+            "TRAINER": "{}",
+        }.items():
+            monkeypatch.setenv(f"MUSTER_{name}", value)
+        self.rescues: list[tuple[int, int]] = []
+        engine = SimpleNamespace(rank=1, rescues=True, fingerprint=dict, store_in_memory=lambda *_: False)
+        events = SimpleNamespace(phase=lambda _: None, fingerprint=lambda _: None, emit=lambda _: None)
+        survivor = SimpleNamespace(joining=nullcontext, survived=lambda _: None)
+        spec = SimpleNamespace(checkpoint=CheckpointSpec(str(directory)))
+        vars(self).update(spec=spec, engine=engine, events=events, survivor=survivor, summaries=SimpleNamespace(close=lambda: None))
+        vars(self).update(done=13, last=Step(step=13), memory=None, saver=None, saved_before=None)
+        self._enter_attempt()
+        vars(self).update(saver=self._saver(spec.checkpoint))
+        monkeypatch.setenv("MUSTER_ATTEMPT", "4")
+
+    def _saver(self, checkpoint: CheckpointSpec, *, seconds: float = 0.0) -> Any:
+        saver: Any = SimpleNamespace(step=None, seconds=seconds, break_off=lambda: None)
+        attempt = self.env.attempt
+
+        def rescue(step: int) -> None:
+            self.rescues.append((step, attempt))
+            saver.step = step
+
+        saver.rescue = rescue
+        return saver
+
+    def _manifest(self, done: int, reason: str) -> Any:
+        return done
+
+    def _report_whole_state(self) -> None:
+        pass
+
+    def join(self, wait: Callable[[Callable[[], None]], None]) -> None:
+        survival: Any = SimpleNamespace(rejoin=lambda done, meanwhile: wait(meanwhile))
+        self._rejoin(survival, 13)
+
+
+def test_a_rescue_has_the_fence_of_the_world_that_a_process_joins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 may have registered that attempt, so an older fence may not save. The step is saved once."""
+    training = Joins(tmp_path, monkeypatch)
+    training.join(lambda meanwhile: meanwhile())
+    training._rescue()
+    assert training.rescues == [(13, 4)]
+
+
+def test_a_rescue_after_a_join_that_failed_has_the_fence_of_that_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lose(meanwhile: Callable[[], None]) -> None:
+        raise LOST
+
+    training = Joins(tmp_path, monkeypatch)
+    with pytest.raises(ConnectionLost):
+        training.join(lose)
+    training._rescue()
+    assert training.rescues == [(13, 4)]
+
+
+def test_a_step_that_the_attempt_before_saved_is_not_saved_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    training = Joins(tmp_path, monkeypatch)
+    training._rescue()
+    training.join(lambda meanwhile: meanwhile())
+    assert training.rescues == [(13, 3)]
 
 
 def test_a_process_reports_no_step_that_it_has_no_longer() -> None:

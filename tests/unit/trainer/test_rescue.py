@@ -17,11 +17,20 @@ from muster_trainer.training.loop import Training
 class Left:
     """A training at step 13 that has lost its peers. It has saved step 10 in two seconds."""
 
-    def __init__(self, *, rank: int = 0, rescues: bool = True, done: int | None = 13, seconds: float = 2.0, step: int | None = 10) -> None:
+    def __init__(
+        self,
+        *,
+        rank: int = 0,
+        rescues: bool = True,
+        done: int | None = 13,
+        seconds: float = 2.0,
+        step: int | None = 10,
+        saved_before: int | None = None,
+    ) -> None:
         self.stored: list[int] = []
         self.has_memory = False
         self.engine = SimpleNamespace(rank=rank, rescues=rescues, store_in_memory=self._record_store)
-        self.done = done
+        self.done, self.saved_before = done, saved_before
         self.last = Step(step=done) if done is not None else None
         self.sent: list[Event] = []
         self.summaries = SimpleNamespace(close=lambda: None)
@@ -77,6 +86,7 @@ def test_a_rescue_saves_uncommitted_steps_and_the_error_is_the_lost_peer(left: L
         pytest.param(Left(done=None), id="before the first step"),
         pytest.param(Left(done=0, step=None), id="nothing done"),
         pytest.param(Left(done=10), id="nothing new"),
+        pytest.param(Left(step=None, saved_before=13), id="saved in the attempt before"),
         pytest.param(Left(seconds=5.1), id="longer than it is given"),
     ],
 )

@@ -20,6 +20,7 @@ from muster_trainer.checkpoint import Fence, Manifest, Store, select
 from muster_trainer.checkpoint.manifest import read_verified
 from muster_trainer.checkpoint.selection import valid_commits
 from muster_trainer.host.memory import spare_bytes
+from muster_trainer.training import saving
 from muster_trainer.training.engine import Part
 from muster_trainer.training.interval import SaveInterval
 from muster_trainer.training.saving import Saver
@@ -303,6 +304,81 @@ def test_a_rescue_that_cannot_write_leaves_no_files(world: TwoRanks) -> None:
     world.let_write(1)
     rescue(world, 13, rank=1)  # the claim is gone as well
     assert world.steps == [13]
+
+
+def set_limits(monkeypatch: pytest.MonkeyPatch, *, claim: float) -> None:
+    """The time in which a rank must save what it has claimed. A rescue may take much longer, so that a slow machine changes nothing."""
+    monkeypatch.setattr(saving, "SHORTEST_CLAIM", claim)
+    monkeypatch.setattr(saving, "RESCUE_SECONDS", 10.0 * SECONDS)
+
+
+def claim(world: TwoRanks, step: int) -> Path:
+    """Claims the rescue of a step for a rank that ends before it commits."""
+    directory = world.savers[0].store.rescue_directory(step)
+    assert world.savers[0].store.begin_rescue(directory)
+    (directory / "part-0").write_text("a half")
+    return directory
+
+
+def test_another_rank_saves_the_step_if_the_rank_of_the_claim_does_not(world: TwoRanks, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_limits(monkeypatch, claim=0.1)
+    claimed = claim(world, 13)
+    world.let_write(1)
+    rescue(world, 13, rank=1)
+    (commit,) = valid_commits(world.directory)
+    assert (commit.step, read_verified(commit.path).reason) == (13, "PeerLost")
+    assert (claimed / "part-0").read_text() == "a half"  # the rank of the claim may still write there
+    newer = Store(world.directory, replace(FENCE, attempt=1), keep=2)
+    newer.register(select(CheckpointSpec(str(world.directory)), newer.fence))
+    newer.retain()
+    assert [path.name for path in world.directory.glob("step-*")] == [commit.path.name]
+
+
+def test_the_rank_of_the_claim_and_the_one_after_it_may_both_commit(world: TwoRanks, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_limits(monkeypatch, claim=0.1)
+    slow = world.pool.submit(rescue, world, 13)
+    wait_until(lambda: list(world.directory.glob("step-*/CLAIM")), "the claim", SECONDS)
+    world.let_write(1)
+    rescue(world, 13, rank=1)
+    world.let_write(0)
+    slow.result(SECONDS)
+    assert world.steps == [13, 13]
+    assert {read_verified(commit.path).step for commit in valid_commits(world.directory)} == {13}
+
+
+def test_no_other_rank_saves_the_step_if_the_rank_of_the_claim_commits(world: TwoRanks, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_limits(monkeypatch, claim=SECONDS)
+    slow = world.pool.submit(rescue, world, 13)
+    wait_until(lambda: list(world.directory.glob("step-*/CLAIM")), "the claim", SECONDS)
+    other = world.pool.submit(rescue, world, 13, rank=1)
+    world.let_write(0, 1)
+    slow.result(SECONDS)
+    other.result(SECONDS)
+    assert (world.steps, world.savers[1].step) == ([13], 13)
+
+
+def test_another_rank_saves_at_once_if_the_rank_of_the_claim_fails(world: TwoRanks, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_limits(monkeypatch, claim=SECONDS)
+    waits, wait_for_commit = threading.Event(), Store.await_rescue
+    monkeypatch.setattr(Store, "await_rescue", lambda *args, **named: waits.set() or wait_for_commit(*args, **named))
+    failing = world.pool.submit(rescue, world, 13)
+    wait_until(lambda: list(world.directory.glob("step-*/CLAIM")), "the claim", SECONDS)
+    other = world.pool.submit(rescue, world, 13, rank=1)
+    assert waits.wait(SECONDS)
+    world.ranks[0].error = StorageUnavailable("no space is left")
+    world.let_write(0, 1)
+    with pytest.raises(StorageUnavailable):
+        failing.result(SECONDS)
+    other.result(SECONDS)
+    assert world.steps == [13]
+
+
+def test_no_other_rank_saves_the_step_if_it_has_no_time_for_that(world: TwoRanks) -> None:
+    claim(world, 13)
+    world.let_write(1)
+    world.savers[1].seconds = 2.0  # so the rank of the claim may need 4 of the 5 seconds
+    rescue(world, 13, rank=1)
+    assert world.steps == []
 
 
 def test_a_rank_of_an_older_world_does_not_rescue(world: TwoRanks) -> None:

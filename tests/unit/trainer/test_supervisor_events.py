@@ -4,17 +4,20 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muster_contract.errors import BadConfiguration
 from muster_contract.events import Evaluation, Fingerprint, decode_event
 from muster_contract.reports import Progress, Report
 from muster_contract.run_state import RunState, apply, with_state
 from muster_contract.wire import decode, encode
-from muster_trainer.supervisor.events import EventReader
+from muster_trainer.supervisor.events import EventLog, EventReader
 from muster_trainer.supervisor.replica import commit_reasons
 
 
@@ -34,6 +37,14 @@ def state_of(*events: dict[str, Any]) -> RunState:
     for event in events:
         state = apply(state, decode_event({"time": 100.0, "rank": 0, **event}))
     return state
+
+
+@pytest.mark.timeout(60)
+def test_events_are_not_written_to_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "events.jsonl")
+    replica: Any = SimpleNamespace(role="worker", index=0, attempt=0, state_dir=tmp_path)
+    with pytest.raises(BadConfiguration, match=r"events\.jsonl cannot be written"):
+        EventLog(replica)
 
 
 def test_a_state_is_saved_while_no_step_is_newer_than_the_newest_commit() -> None:

@@ -11,6 +11,7 @@ import hashlib
 import os
 import shutil
 import stat
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -35,6 +36,8 @@ _REMEDIES = {
 
 NO_DETOUR = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """Flags for files in the storage: a symbolic link is an error, and opening a pipe does not block."""
+
+_CHUNK = 1 << 20
 
 _OBJECT_REMEDIES = {
     errno.EACCES: "access is denied: do the credentials (checkpoint.storage.secretRef) allow to list, read, write and delete there?",
@@ -185,10 +188,34 @@ def size(path: Location) -> int:
         return os.fstat(file.fileno()).st_size
 
 
-def sha256(path: Location) -> str:
-    """The SHA-256 of a regular file or object, in hexadecimal. Raises ValueError for a file of another kind."""
+def sha256(path: Location, *, limit: int = sys.maxsize) -> str:
+    """The SHA-256 of a regular file or object, in hexadecimal. Reads at most `limit` bytes, because a file may grow meanwhile.
+
+    Raises ValueError for a file of another kind.
+    """
+    digest = hashlib.sha256()
     with path.open() if isinstance(path, ObjectPath) else open_regular(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while limit > 0 and (chunk := file.read(min(limit, _CHUNK))):
+            digest.update(chunk)
+            limit -= len(chunk)
+    return digest.hexdigest()
+
+
+def stored_size(path: Path) -> int:
+    """The bytes of a regular file that are stored: its size without holes. All bytes count if the file system cannot tell.
+
+    Raises ValueError for a file of another kind.
+    """
+    with open_regular(path) as file:
+        size, stored, end = os.fstat(file.fileno()).st_size, 0, 0
+        while end < size:
+            try:
+                begin = os.lseek(file.fileno(), end, os.SEEK_DATA)
+            except OSError as error:
+                return stored if error.errno == errno.ENXIO else size
+            end = os.lseek(file.fileno(), begin, os.SEEK_HOLE)
+            stored += end - begin
+        return stored
 
 
 def staging_folder(target: Location) -> Path:

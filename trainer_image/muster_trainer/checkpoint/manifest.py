@@ -27,6 +27,10 @@ _LARGEST_MARKER = 1 << 10
 _OWN = (MANIFEST, MARKER, CLAIM)
 """Files that Muster writes into a checkpoint beside those of the training."""
 _LARGEST_IDENTITY_DEPTH = 8
+_LARGE = 1 << 30
+"""Bytes of a checkpoint that are hashed in seconds."""
+_MOST_HOLES = 16
+"""A checkpoint may be this many times larger than what is stored of it. Some file systems store no zeros, and a state may have many."""
 _LONGEST_NAME, _LONGEST_PART, _LONGEST_TEXT = 1024, 255, 200
 
 
@@ -136,7 +140,8 @@ def is_committed(path: Location) -> bool:
 
 
 def read_verified(path: Location, *, sums: bool = True) -> Manifest:
-    """Reads the manifest of a committed checkpoint, and verifies the size and, with `sums`, the SHA-256 of every file.
+    """Reads the manifest of a committed checkpoint, and verifies the size and, with `sums`, the SHA-256 of every file. First all sizes must
+    be right, so that no more bytes are read than the manifest lists.
 
     Raises ValueError for a damaged checkpoint. Raises OSError if the storage does not answer, because the checkpoint may be intact then,
     and skipping it would lose steps.
@@ -153,7 +158,11 @@ def read_verified(path: Location, *, sums: bool = True) -> Manifest:
     if named is not None and named[0] != manifest.step:
         raise ValueError(f"its folder was renamed: {MANIFEST} is of step {manifest.step}")
     for name, expected in manifest.files.items():
-        _verify(path, name, expected, sums=sums)
+        _verify_size(path, name, expected)
+    if sums:
+        _verify_storage(path, manifest)
+        for name, expected in manifest.files.items():
+            _verify_sum(path, name, expected)
     return manifest
 
 
@@ -189,7 +198,7 @@ def _download(path: ObjectPath, folder: Path) -> None:
         target = folder / name
         if not target.resolve().is_relative_to(folder):
             raise ValueError(f"{name} is not below the checkpoint")
-        _verify(path, name, expected, sums=False)
+        _verify_size(path, name, expected)
         target.parent.mkdir(parents=True, exist_ok=True)
         (path / name).download(target)
     (folder / MANIFEST).write_bytes(content)
@@ -220,19 +229,43 @@ def _parsed(content: bytes) -> Manifest:
         raise ValueError(f"{MANIFEST} cannot be read: {error}") from None
 
 
-def _verify(path: Location, name: str, expected: Mapping[str, Any], *, sums: bool) -> None:
+@contextmanager
+def _damage(name: str) -> Iterator[None]:
+    """Turns the errors of a missing file `name` into ValueError."""
     try:
+        yield
+    except (FileNotFoundError, NotADirectoryError):
+        raise ValueError(f"{name} is missing") from None
+    except RuntimeError:  # a loop of symbolic links, before Python 3.13
+        raise ValueError(f"{name} is not below the checkpoint") from None
+
+
+def _verify_size(path: Location, name: str, expected: Mapping[str, Any]) -> None:
+    with _damage(name):
         if "/" in name and isinstance(path, Path) and not (path / name).parent.resolve().is_relative_to(path.resolve()):
             raise ValueError(f"{name} is not below the checkpoint")
         size = files.size(path / name)
         if size != expected["bytes"]:
             raise ValueError(f"{name} has {size} bytes instead of {expected['bytes']}")
-        if sums and files.sha256(path / name) != expected["sha256"]:
+
+
+def _verify_storage(path: Location, manifest: Manifest) -> None:
+    """Raises ValueError if most of a large checkpoint is holes. Such files take no space, but hashing them could take days."""
+    size = sum(entry["bytes"] for entry in manifest.files.values())
+    if size <= _LARGE or not isinstance(path, Path):
+        return
+    stored = 0
+    for name in manifest.files:
+        with _damage(name):
+            stored += files.stored_size(path / name)
+    if stored * _MOST_HOLES < size:
+        raise ValueError(f"its files have {size} bytes, but only {stored} of them are stored")
+
+
+def _verify_sum(path: Location, name: str, expected: Mapping[str, Any]) -> None:
+    with _damage(name):
+        if files.sha256(path / name, limit=expected["bytes"]) != expected["sha256"]:
             raise ValueError(f"{name} is damaged: its SHA-256 differs")
-    except (FileNotFoundError, NotADirectoryError):
-        raise ValueError(f"{name} is missing") from None
-    except RuntimeError:  # a loop of symbolic links, before Python 3.13
-        raise ValueError(f"{name} is not below the checkpoint") from None
 
 
 def digest_of(content: bytes) -> str:

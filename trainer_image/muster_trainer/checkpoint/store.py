@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from muster_trainer.checkpoint.objects import Location
 from muster_trainer.checkpoint.selection import Selection, checkpoints, is_void, registrations
 
 LEAST_COMMITS = 2
+_TURN = 0.05
 CLOCKS_DIFFER = timedelta(days=1)
 """The largest accepted difference between the clocks of this machine and of the API server."""
 
@@ -61,9 +63,10 @@ class Store:
             files.make_directory(path)
         return path
 
-    def rescue_directory(self, step: int) -> Location:
-        """The directory of a checkpoint at `step` that one rank saves alone. Other ranks may still write to that of `begin`."""
-        return self.directory / rescue_name(step, self.fence)
+    def rescue_directory(self, step: int, number: int = 0) -> Location:
+        """The directory of a checkpoint at `step` that one rank saves alone. Other ranks may still write to that of `begin`, and to those
+        with a lower `number`."""
+        return self.directory / rescue_name(step, self.fence, number)
 
     def begin_rescue(self, path: Location) -> bool:
         """Creates the `rescue_directory` at `path`, and claims it for this rank. Returns False if another rank saves this step already."""
@@ -71,6 +74,17 @@ class Store:
             self._check_fence()
             files.make_directory(path)
             return files.claim(path / CLAIM)
+
+    def await_rescue(self, path: Location, *, seconds: float) -> bool:
+        """Waits for the commit of the `rescue_directory` at `path`, which another rank has claimed. Returns False if there is none within
+        `seconds`, because that rank may be lost too, or if that rank has failed."""
+        limit = time.monotonic() + seconds
+        with files.storage(path):
+            while not is_committed(path):
+                if time.monotonic() > limit or not (path / CLAIM).exists():
+                    return False
+                time.sleep(_TURN)
+        return True
 
     def flush(self, folder: Path, names: Iterable[str], path: Location) -> dict[str, dict[str, Any]]:
         """Stores the files `names` of the staging folder `folder` durably in the checkpoint at `path`. Any rank may call it.

@@ -107,11 +107,9 @@ class EventLog:
         path = replica.state_dir / "events.jsonl"
         try:
             replica.state_dir.mkdir(parents=True, exist_ok=True)
-            self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise BadConfiguration(
-                f"MUSTER_STATE_DIR: {replica.state_dir} cannot be written ({error.strerror}); name a writable folder"
-            ) from None
+            raise BadConfiguration(f"MUSTER_STATE_DIR: {path} cannot be written ({error.strerror}); name a writable folder") from None
 
     def close(self) -> None:
         os.close(self._descriptor)

@@ -21,7 +21,8 @@ contract, a failure has the meaning of its code, but 10 means 20 if the `error` 
 which the watchdogs of frameworks end a process), mean 20 if the end of the output shows that a peer was lost. Otherwise a code means 10,
 and a signal n means 128+n. If a shell ends with 128+n, or torchrun's summary names the signal n of a worker, this also counts as signal n.
 
-If the user's code ends the bundled trainer with 0 before the last step, this is no code of the contract either.
+The bundled trainer sends the event `completed` before it ends with 0. Without that event, the user's code has ended it, and 0 is no code
+of the contract either.
 
 If a program ends with an exception of `muster_training`, the code of the exception counts.
 
@@ -56,7 +57,7 @@ class End:
     """The end of one process. `requested` is True if the supervisor had asked it to end.
 
     `tail` is the end of its output, and `error` is its last `error` event. `is_early` is True if the bundled trainer ended with 0 before
-    the last step, because the user's code ended it. `starting` is True if it was the user's own program in the first attempt, and ended
+    its work was done, because the user's code ended it. `starting` is True if it was the user's own program in the first attempt, and ended
     right after its start without any report. `uses_contract` is True if its exit codes are those of the contract. `peer_lost` matches a
     line that a process prints if it has lost a peer.
     """
@@ -173,7 +174,7 @@ def describe(end: End) -> str:
         how = f"ended by signal {number} ({signal_name(number)})"
         return f"rank {rank}: {how}, last output: {message}" if message else f"rank {rank}: {how}"
     if end.is_early:
-        return f"rank {rank}: the training code ended the process before the last step; Muster ends the process itself, so remove that call"
+        return f"rank {rank}: the training code ended the process before its work was done; Muster ends it, so remove that call"
     if message and end.code is None and end.exit_code in set(ExitCode):  # names the code, which does not have the contract's meaning
         return f"rank {rank}: ended with exit code {end.exit_code} of its own, last output: {message}"
     return f"rank {rank}: {message or f'ended with exit code {end.exit_code} and printed nothing'}"

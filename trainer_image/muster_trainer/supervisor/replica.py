@@ -15,7 +15,7 @@ from itertools import chain
 from muster_contract.codes import ExitCode, signal_name
 from muster_contract.environment import RESCUE_SECONDS, ReplicaEnvironment, path_in
 from muster_contract.errors import TrainerError
-from muster_contract.events import Activity, Commit, CommitReason, Evaluation, Event, Pace, Save, Step, Waiting
+from muster_contract.events import Activity, Commit, CommitReason, Completed, Evaluation, Event, Pace, Save, Step, Waiting
 from muster_contract.notices import Notice, NoticeReason
 from muster_contract.reports import LastWords, ProcessReport, ProcessState, Report, Stack
 from muster_contract.run_state import RunState, apply, with_notice
@@ -268,6 +268,8 @@ class Replica:
         self._state = RunState(first_rank=launches[0].rank)
         self._commit_reasons: set[CommitReason] = set()
         """The reasons of commits since the stop request, and Stop and Final of earlier commits."""
+        self._completed: set[int] = set()
+        """The ranks that have done all of their work."""
         self._processes: list[Process] = []
         self._readers: list[EventReader] = []
         self._output = Output()
@@ -393,6 +395,8 @@ class Replica:
                     self._listener.posts.superseded = True
             if isinstance(line.event, Waiting) and _is_bundled(self._spec):
                 self._process_of(reader.rank).waiting = True
+            if isinstance(line.event, Completed):
+                self._completed.add(reader.rank)
             self._commit_reasons |= commit_reasons(line.event, stop_requested=self._stops_handled > 0)
         self._record_of_attempt.add(lines)
         if lines and (problem := self._log.append(lines)):
@@ -587,10 +591,8 @@ class Replica:
         ]
 
     def _is_early(self, process: Process) -> bool:
-        """Whether rank 0 of the bundled trainer ended with 0 although steps are left. The other ranks do not report each step."""
-        progress = self._state.progress
-        steps_left = progress is not None and progress.total_steps is not None and progress.step < progress.total_steps
-        return process.rank == 0 and steps_left and process.exit_code == ExitCode.COMPLETED and _is_bundled(self._spec)
+        """Whether the bundled trainer ended with 0 before its work was done."""
+        return process.exit_code == ExitCode.COMPLETED and process.rank not in self._completed and _is_bundled(self._spec)
 
     def _is_starting(self, ended: Ended) -> bool:
         """Whether the user's own program had reported no step and no commit when it ended. False in later attempts, because the program may

@@ -81,6 +81,8 @@ class Training:
         self.unregistered = False
         self.export = Export.of(self.task, self.spec)
         self.done: int | None = None
+        self.saved_before: int | None = None
+        """The step of the newest commit in the earlier attempts of this process."""
         self.last: Step | None = None
         self.unmeasured = False
         self.had_nan_loss = False
@@ -115,6 +117,7 @@ class Training:
         """Joins the next world, and reports as a new process does."""
         self.events.phase(Activity.STARTING)
         self._report_whole_state()
+        self._enter_attempt()
         with self.survivor.joining(self._rescue_in_advance) as meanwhile:
             try:
                 survival.rejoin(done, meanwhile)
@@ -122,12 +125,17 @@ class Training:
                 raise
             except Exception as error:  # after any error, a new process can join instead
                 raise PeerLost(f"this process cannot go on in attempt {os.environ[NAMES['attempt']]}: {describe(error)}") from error
-        self.env = ReplicaEnvironment.from_environment(os.environ)
-        if self.saver and self.spec.checkpoint:  # the saver belongs to the previous world
-            self.saver.break_off()
-            self.saver = self._saver(self.spec.checkpoint, seconds=self.saver.seconds)
         self.events.fingerprint(self.engine.fingerprint())
         self.survivor.survived(done)
+
+    def _enter_attempt(self) -> None:
+        """Takes the fence of the attempt that the environment names. A rescue may need it before all ranks have joined, because rank 0 may
+        have registered the attempt already, and then no older fence may save."""
+        self.env = ReplicaEnvironment.from_environment(os.environ)
+        if self.saver and self.spec.checkpoint:
+            self.saved_before = self.saver.step or self.saved_before
+            self.saver.break_off()
+            self.saver = self._saver(self.spec.checkpoint, seconds=self.saver.seconds)
 
     def _rescue_in_advance(self) -> None:
         self._rescue()
@@ -449,16 +457,19 @@ class Training:
         saver = self.saver
         if self._store_in_memory():
             return
-        if saver is None or not self.engine.rescues or self.done in (None, saver.step or 0) or saver.seconds > RESCUE_SECONDS:
+        done = self.done
+        if saver is None or not self.engine.rescues or saver.seconds > RESCUE_SECONDS:
+            return
+        if done is None or done in (saver.step or 0, self.saved_before):
             return
         self.events.phase(Activity.STOPPING)
         if self.engine.rank and self.last is not None:
             self.events.emit(self.last)  # rank 0 may have ended before it could report this step
         try:
-            saver.rescue(self._manifest(self.done, CommitReason.PEER_LOST))
+            saver.rescue(self._manifest(done, CommitReason.PEER_LOST))
         except Exception as error:  # noqa: BLE001 (the attempt ends because of the lost peers)
             cause = str(error) if isinstance(error, TrainerError) else describe(error)
-            message = f"the peers are gone, and step {self.done} could not be saved: {cause}"
+            message = f"the peers are gone, and step {done} could not be saved: {cause}"
             self.events.notice(NoticeReason.RESCUE_FAILED, message)
         self.summaries.close()
 
