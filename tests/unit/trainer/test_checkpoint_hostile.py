@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from muster_contract.errors import BadConfiguration, CheckpointDamaged, StorageUnavailable
 from muster_contract.events import CommitReason
 from muster_contract.trainer_spec import CheckpointSpec
-from muster_trainer.checkpoint import Fence, Manifest, Store, manifest, read_back, select
-from muster_trainer.checkpoint.files import sha256, stored_size
+from muster_trainer.checkpoint import Fence, Manifest, Store, read_back, select
+from muster_trainer.checkpoint.files import sha256
 from muster_trainer.checkpoint.manifest import LARGEST_MANIFEST, read_verified
 from muster_trainer.checkpoint.objects import ObjectPath
 
@@ -107,31 +107,6 @@ def test_only_regular_files_are_read(tmp_path: Path, name: str, make: Callable[[
         assert f"{name} is not a regular file" in reason
 
 
-TERABYTES = 4 << 40
-
-
-def sparse(path: Path, size: int) -> None:
-    """Makes the file so long, without storing more of it."""
-    os.truncate(path, size)
-    if os.stat(path).st_blocks * 512 >= size:
-        pytest.skip("the file system stores holes")
-
-
-@pytest.mark.parametrize("others", [0, 200])
-def test_a_checkpoint_that_is_mostly_holes_is_not_hashed(tmp_path: Path, others: int) -> None:
-    """Also if each of its files is small."""
-    save(tmp_path, 10)
-    path = save(tmp_path, 20)
-    size = TERABYTES // (1 + others)
-    sparse(path / "weights", size)
-    for number in range(others):
-        os.link(path / "weights", path / f"part-{number}")
-    names = ["weights", *(f"part-{number}" for number in range(others))]
-    changed(path, files={name: {"bytes": size, "sha256": "0" * 64} for name in names})
-    stored = stored_size(path / "weights") * len(names)
-    assert chosen(tmp_path) == (10, f"its files have {size * len(names)} bytes, but only {stored} of them are stored")
-
-
 def test_no_file_is_hashed_if_one_has_another_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(tmp_path, 10)
     path = save(tmp_path, 20)
@@ -151,19 +126,6 @@ def test_a_file_that_grows_without_end_is_not_hashed_without_end(tmp_path: Path)
     content = path.read_bytes()
     path.write_bytes(content * 3)
     assert sha256(path, limit=len(content)) == hashlib.sha256(content).hexdigest()
-
-
-def test_a_state_with_many_zeros_is_intact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some file systems store zeros as holes."""
-    monkeypatch.setattr(manifest, "_LARGE", 1 << 20)
-    path = save(tmp_path, 10)
-    with (path / "weights").open("wb") as file:
-        for _ in range(8):
-            file.write(b"w" * (256 << 10))
-            file.seek(1 << 20, os.SEEK_CUR)
-        file.write(b"w")
-    changed(path, files={"weights": {"bytes": os.path.getsize(path / "weights"), "sha256": sha256(path / "weights")}})
-    assert chosen(tmp_path) == (10, "")
 
 
 @pytest.mark.parametrize("name", OTHER_NAMES)

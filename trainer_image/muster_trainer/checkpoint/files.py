@@ -201,23 +201,6 @@ def sha256(path: Location, *, limit: int = sys.maxsize) -> str:
     return digest.hexdigest()
 
 
-def stored_size(path: Path) -> int:
-    """The bytes of a regular file that are stored: its size without holes. All bytes count if the file system cannot tell.
-
-    Raises ValueError for a file of another kind.
-    """
-    with open_regular(path) as file:
-        size, stored, end = os.fstat(file.fileno()).st_size, 0, 0
-        while end < size:
-            try:
-                begin = os.lseek(file.fileno(), end, os.SEEK_DATA)
-            except OSError as error:
-                return stored if error.errno == errno.ENXIO else size
-            end = os.lseek(file.fileno(), begin, os.SEEK_HOLE)
-            stored += end - begin
-        return stored
-
-
 def staging_folder(target: Location) -> Path:
     """The folder on this machine for writing the files of `target`: a temporary one for an object store, else `target` itself."""
     return Path(tempfile.mkdtemp(prefix="muster-save-")) if isinstance(target, ObjectPath) else target

@@ -27,10 +27,6 @@ _LARGEST_MARKER = 1 << 10
 _OWN = (MANIFEST, MARKER, CLAIM)
 """Files that Muster writes into a checkpoint beside those of the training."""
 _LARGEST_IDENTITY_DEPTH = 8
-_LARGE = 1 << 30
-"""Bytes of a checkpoint that are hashed in seconds."""
-_MOST_HOLES = 16
-"""A checkpoint may be this many times larger than what is stored of it. Some file systems store no zeros, and a state may have many."""
 _LONGEST_NAME, _LONGEST_PART, _LONGEST_TEXT = 1024, 255, 200
 
 
@@ -160,7 +156,6 @@ def read_verified(path: Location, *, sums: bool = True) -> Manifest:
     for name, expected in manifest.files.items():
         _verify_size(path, name, expected)
     if sums:
-        _verify_storage(path, manifest)
         for name, expected in manifest.files.items():
             _verify_sum(path, name, expected)
     return manifest
@@ -247,19 +242,6 @@ def _verify_size(path: Location, name: str, expected: Mapping[str, Any]) -> None
         size = files.size(path / name)
         if size != expected["bytes"]:
             raise ValueError(f"{name} has {size} bytes instead of {expected['bytes']}")
-
-
-def _verify_storage(path: Location, manifest: Manifest) -> None:
-    """Raises ValueError if most of a large checkpoint is holes. Such files take no space, but hashing them could take days."""
-    size = sum(entry["bytes"] for entry in manifest.files.values())
-    if size <= _LARGE or not isinstance(path, Path):
-        return
-    stored = 0
-    for name in manifest.files:
-        with _damage(name):
-            stored += files.stored_size(path / name)
-    if stored * _MOST_HOLES < size:
-        raise ValueError(f"its files have {size} bytes, but only {stored} of them are stored")
 
 
 def _verify_sum(path: Location, name: str, expected: Mapping[str, Any]) -> None:
