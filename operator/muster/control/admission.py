@@ -9,7 +9,7 @@ import copy
 import logging
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -192,7 +192,9 @@ class Admission:
         return (None if errors else spec), errors
 
     def _unrenderable(self, job: TrainingJob, defaults: tuple[JobDefaults, ...]) -> list[Problem]:
-        """Problems that only rendering shows, such as a template that cannot be merged, or a function of the strategy that fails."""
+        """Problems that only rendering shows, such as a template that cannot be merged, or a function of the strategy that fails. They are
+        those of the whole world: the current one may lack the first replica of a role."""
+        job = job.with_status(replace(job.status, world=None))
         strategy = strategy_of(job.spec.strategy)
         plan = strategy.plan(job.spec)
         addresses = ClusterAddresses(job.metadata.name, job.metadata.namespace)

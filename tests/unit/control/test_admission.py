@@ -17,7 +17,9 @@ from tests.support.texts import absent
 
 IMAGES = Images({"PyTorch": "torch", "TensorFlow": "tensorflow"}, supervisor="operator")
 GOOD = {"strategy": "DDP", "trainer": {"task": "digits"}, "roles": {"worker": {"replicas": 2}}}
-RUNNING = {"phase": "Running", "admittedTime": "2026-11-21T12:00:00Z", "attempts": [{"attempt": 0, "startTime": "2026-11-21T12:00:00Z"}]}
+BEGAN = "2026-11-21T12:00:00Z"
+WORLD = {"attempt": 0, "size": 2, "createdTime": BEGAN}
+RUNNING = {"phase": "Running", "admittedTime": BEGAN, "world": WORLD, "attempts": [{"attempt": 0, "startTime": BEGAN}]}
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -82,6 +84,15 @@ def test_a_running_job_without_a_policy_continues_with_its_old_spec() -> None:
     assert [problem.field for problem in admitted.problems] == ["spec.trainer"]
     assert admitted.job.spec.trainer.config == {}
     assert admits.admit(obj({**changed, "suspend": True}, generation=3, status=RUNNING)).problems == ()
+
+
+@pytest.mark.parametrize(
+    "more", [{"elastic": {"minReplicas": 1, "maxReplicas": 2}, "batch": {"globalSize": 8}}, {"recovery": {"spares": 1}}]
+)
+def test_a_job_stays_valid_while_its_world_lacks_the_first_worker(more: dict[str, Any]) -> None:
+    """A new leader checks every job again."""
+    world = {**WORLD, "size": 1, "members": [{"role": "worker", "index": 1}]}
+    assert admission().admit(obj({**GOOD, **more}, status={**RUNNING, "world": world})).problems == ()
 
 
 def test_a_mount_needs_a_volume_of_the_pod_or_of_the_installation() -> None:
