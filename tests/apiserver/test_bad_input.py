@@ -189,6 +189,8 @@ def wrong_statuses() -> list[Any]:
         {"conditions": [{"type": "Ready", "status": "True", "reason": "X", "message": "", "lastTransitionTime": "2020-01-01T00:00:00Z"}]},
         {"progress": {"step": 5, "updatedAt": "2999-01-01T00:00:00Z"}},
         {"phase": "Recovering", "nextAttemptTime": "2020-01-01T00:00:00Z"},
+        {"goodput": {"queuedSeconds": 1e308, "productiveSeconds": 1.7e308, "productiveSteps": 2**63 - 1}},
+        {"attempt": 1, "admittedTime": "9999-12-31T23:59:59Z", "attempts": [{"attempt": 1, "startTime": "0001-01-01T00:00:00Z"}]},
     ]
 
 

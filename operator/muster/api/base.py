@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, PlainSerializer
 from pydantic.alias_generators import to_camel
 
-from muster.api.times import format_time
+from muster.api.times import EARLIEST, LATEST, format_time
 
 
 class ApiModel(BaseModel):
@@ -33,10 +33,10 @@ def _whole_seconds_utc(value: datetime) -> datetime:
 
 
 def _utc(value: datetime) -> datetime:
-    try:
-        return (value if value.tzinfo else value.replace(tzinfo=UTC)).astimezone(UTC)
-    except OverflowError as error:  # pydantic would raise it as it is
-        raise ValueError("must be a time of the years 1 to 9999 in UTC") from error
+    aware = value if value.tzinfo else value.replace(tzinfo=UTC)
+    if not EARLIEST <= aware <= LATEST:
+        raise ValueError(f"must be a time of the years {EARLIEST.year} to {LATEST.year}")
+    return aware.astimezone(UTC)
 
 
 Time = Annotated[
@@ -44,7 +44,7 @@ Time = Annotated[
     AfterValidator(_whole_seconds_utc),
     PlainSerializer(format_time, when_used="json"),
 ]
-"""metav1.Time: RFC 3339, UTC, whole seconds."""
+"""metav1.Time: RFC 3339, UTC, whole seconds. A time near the end of the calendar is refused, so that no sum with it overflows."""
 
 
 def _milliseconds_utc(value: datetime) -> datetime:

@@ -13,20 +13,43 @@ from enum import StrEnum
 from functools import cache, cached_property
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter
 from pydantic.alias_generators import to_camel
 
 from muster.api.base import Moment, Time
 from muster_contract.codes import FailureClass as FailureClass
-from muster_contract.events import ResumeSource
+from muster_contract.events import MAX_ATTEMPT, MAX_SECONDS, ResumeSource
 from muster_contract.inputs import MAX_INPUTS, MAX_REVISION
 from muster_contract.notices import NoticeReason, notice_of
+from muster_contract.wire import LARGEST_INT
 
 MAX_ATTEMPT_RECORDS = 10
 MAX_LEFT_BEHIND = 1000
+LARGEST_FIGURE = 1e300
+"""The largest figure that a program may report."""
 
-Count = Annotated[int, Field(ge=0)]
-Seconds = Annotated[float, Field(ge=0)]
+
+def _within(least: float, most: float) -> AfterValidator:
+    """Refuses numbers outside these limits, so that no sum with one overflows. Users may write a status.
+
+    The schema has no such limit. The API server would refuse a status in which Muster has added to the largest number. Muster reads that
+    number as absent instead.
+    """
+
+    def check(value: float) -> float:
+        if not least <= value <= most:  # not so for NaN
+            raise ValueError(f"must be a number from {least} to {most}")
+        return value
+
+    return AfterValidator(check)
+
+
+Count = Annotated[int, Field(ge=0), _within(0, LARGEST_INT)]
+AttemptNumber = Annotated[int, Field(ge=0), _within(0, MAX_ATTEMPT - 1)]
+"""Leaves room for one more attempt."""
+Seconds = Annotated[float, Field(ge=0), _within(0, MAX_SECONDS)]
+Rate = Annotated[float, Field(ge=0), _within(0, LARGEST_FIGURE)]
+Figure = Annotated[float, _within(-LARGEST_FIGURE, LARGEST_FIGURE)]
 LONGEST_TEXT = 4096
 """Characters of a text in a status."""
 Message = Annotated[str, Field(max_length=LONGEST_TEXT)]
@@ -184,7 +207,7 @@ class Member(StatusPart):
     """Uid of the replica's pod. Empty until the pod exists."""
     awaited: bool = False
     """Whether the replica's pod is from the attempt before and has not yet confirmed that its old processes have ended."""
-    incarnation: Count | None = None
+    incarnation: AttemptNumber | None = None
     """The attempt in which the replica's processes started, if they kept running when other replicas restarted."""
     succeeded: bool = False
     """Whether the replica succeeded. Its pod may be removed before the others end."""
@@ -215,7 +238,7 @@ class LeftBehind(StatusPart):
     """Role of the pod's replica."""
     index: Count
     """Index of the replica in its role."""
-    attempt: Count | None = None
+    attempt: AttemptNumber | None = None
     """The last attempt that the pod had a part in. Absent if it stood by."""
     node: str = ""
     """Node of the pod. New pods do not go there while the pod is listed."""
@@ -232,7 +255,7 @@ class LeftBehind(StatusPart):
 class World(StatusPart):
     """The world of the current attempt. The status has it before any of its replicas is created."""
 
-    attempt: Count
+    attempt: AttemptNumber
     """The attempt that this world belongs to."""
     size: Count
     """Number of training processes."""
@@ -283,11 +306,11 @@ class Progress(StatusPart):
     """Current epoch, from 0."""
     loss: Annotated[str | None, Field(max_length=32)] = None
     """Loss of the last step. It is a string, because it may be NaN."""
-    samples_per_second: Seconds | None = None
+    samples_per_second: Rate | None = None
     """Number of samples per second, over all devices."""
     eta_seconds: Count | None = None
     """Estimated seconds to the end."""
-    metrics: dict[str, float] | None = None
+    metrics: dict[str, Figure] | None = None
     """Results of the last evaluation."""
     updated_at: Moment | None = None
     """When the progress was reported."""
@@ -395,7 +418,7 @@ class Stall(StatusPart):
 class AttemptRecord(StatusPart):
     """One attempt: how it began, how it ended, and what it cost."""
 
-    attempt: Count
+    attempt: AttemptNumber
     """Number of the attempt."""
     start_time: Moment
     """When Muster decided to create the attempt's world."""
@@ -494,7 +517,7 @@ class Straggler(StatusPart):
 class GraceStatus(StatusPart):
     """Whether the grace period was long enough at a stop. It is about the last stop that changed the result."""
 
-    attempt: Count
+    attempt: AttemptNumber
     """The attempt that was stopped."""
     reason: Reason
     """The result: GraceTooShort, PreemptedNotSaved or SavedInTime."""
@@ -588,7 +611,7 @@ class TrainingJobStatus(StatusPart):
     """API group of the job's PodGroup. Empty if each pod is scheduled by itself. It is fixed when the job starts or resumes."""
     queue: QueueStatus | None = None
     """The queue that the job waits in. Absent while it does not wait."""
-    attempt: Count = 0
+    attempt: AttemptNumber = 0
     """Number of the current attempt."""
     world: World | None = None
     """World of the current attempt."""

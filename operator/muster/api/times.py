@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from muster_contract.events import MAX_TIME
 from muster_contract.wire import TIME_FORMAT
+
+EARLIEST = datetime.fromtimestamp(0, UTC)
+LATEST = datetime.fromtimestamp(MAX_TIME, UTC)
+"""The times that Muster reads lie between these two. Users, kubelets and programs write some of them, and no sum with one overflows."""
 
 
 def format_time(time: datetime) -> str:
@@ -13,8 +18,6 @@ def format_time(time: datetime) -> str:
 
 
 def parse_time(text: str) -> datetime:
-    """A time that the API server has written. Raises ValueError if it is none."""
-    try:
-        return datetime.fromisoformat(text).astimezone(UTC)
-    except OverflowError as error:
-        raise ValueError(f"{text!r:.80} is no time of the years 1 to 9999 in UTC") from error
+    """A time that the API server has written, or `EARLIEST` or `LATEST` if it lies beyond. Raises ValueError if it is none."""
+    time = datetime.fromisoformat(text)
+    return max(EARLIEST, min(LATEST, time if time.tzinfo else time.replace(tzinfo=UTC))).astimezone(UTC)

@@ -9,7 +9,7 @@ import copy
 import logging
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -27,7 +27,7 @@ from muster.api.status import ConditionType, TrainingJobStatus
 from muster.api.unchecked import mapping, mappings
 from muster.control.cluster import Object
 from muster.control.presets import Presets, problems_with_defaults
-from muster.lifecycle.state import is_open
+from muster.lifecycle.state import is_open, without_contradictions
 from muster.render.addresses import ClusterAddresses
 from muster.render.defaults import JobDefaults, images_with
 from muster.render.form import form_of
@@ -192,7 +192,9 @@ class Admission:
         return (None if errors else spec), errors
 
     def _unrenderable(self, job: TrainingJob, defaults: tuple[JobDefaults, ...]) -> list[Problem]:
-        """Problems that only rendering shows, such as a template that cannot be merged, or a function of the strategy that fails."""
+        """Problems that only rendering shows, such as a template that cannot be merged, or a function of the strategy that fails. They are
+        those of the whole world: the current one may lack the first replica of a role."""
+        job = job.with_status(replace(job.status, world=None))
         strategy = strategy_of(job.spec.strategy)
         plan = strategy.plan(job.spec)
         addresses = ClusterAddresses(job.metadata.name, job.metadata.namespace)
@@ -254,14 +256,15 @@ def _unknown_volumes(spec: Mapping[str, Any], field: str) -> list[Problem]:
 
 
 def readable_status(raw: Any) -> TrainingJobStatus:
-    """The status without the parts that cannot be read. A newer operator may have written them."""
+    """The status without the parts that cannot be read, or that contradict each other. A newer operator may have written them, or a user
+    with the right to write statuses. Numbers and times that are out of bounds cannot be read."""
     status = raw if isinstance(raw, dict) else {}
     for _ in range(_MOST_REPAIRS):
         try:
-            return TrainingJobStatus.from_wire(status)
+            return without_contradictions(TrainingJobStatus.from_wire(status))
         except ValidationError as error:
             status = copy.deepcopy(status)
-            for detail in error.errors(include_url=False, include_input=False):
+            for detail in reversed(error.errors(include_url=False, include_input=False)):  # the last item of a list first
                 location = detail["loc"][:-1] if detail["type"] == "missing" else detail["loc"]
                 _remove(status, location)
     return TrainingJobStatus()

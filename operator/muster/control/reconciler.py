@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from muster.api.constants import ATTEMPT_LABEL
 from muster.api.job import TrainingJob
 from muster.api.problems import InvalidJobError
 from muster.api.status import FINAL_PHASES, ConditionType, Reason, TrainingJobStatus
@@ -21,7 +22,7 @@ from muster.control.admission import Admission, Admitted
 from muster.control.cluster import Child, Object
 from muster.control.dependencies import Dependencies
 from muster.control.errors import ConflictError, NotFoundError, RefusedError
-from muster.control.events import event_of, events_between
+from muster.control.events import JobEvent, event_of, events_between
 from muster.control.executor import Created, Executor
 from muster.control.job_slots import JobSlots
 from muster.control.pacing import delay_seconds
@@ -31,7 +32,8 @@ from muster.explain.brief import brief
 from muster.explain.evidence import Source
 from muster.lifecycle.actions import CreateReplica, Decision, LookLive
 from muster.lifecycle.decide import decide
-from muster.lifecycle.facts.membership import assigned
+from muster.lifecycle.facts.facts import read
+from muster.lifecycle.facts.membership import latest_attempt
 from muster.lifecycle.observed import ClaimView, Observed, ReplicaView
 from muster.render.trainer import image_of
 from muster.strategies.registry import strategy_of
@@ -98,6 +100,7 @@ class Reconciler:
         except NotFoundError:
             self._dependencies.store.drop_job(obj)
             return None
+        self._warn_of_unknown_attempts(job, observed)
         created = await self._carry_out(replace(admitted, job=job.with_status(status)), decision)
         await self._settle(admitted, status, observed)
         return self._later(decision, created=created, written=written)
@@ -195,6 +198,15 @@ class Reconciler:
             report_delay_seconds=delay_seconds(len(self._dependencies.reports)),
         )
 
+    def _warn_of_unknown_attempts(self, job: TrainingJob, observed: Observed) -> None:
+        """Events for pods that no operator has created. The lifecycle core has them deleted."""
+        now = self._dependencies.now()
+        latest = latest_attempt(job, now)
+        for view in observed.replicas:
+            if view.attempt > latest and view.deleting is None:
+                message = f"pod {view.name} is removed: its label {ATTEMPT_LABEL} is {view.attempt}, and no such attempt can have begun"
+                self._dependencies.publish(event_of(job, JobEvent("PodRemoved", message, mark=view.uid, warning=True), now))
+
     def _with_report_and_eviction(self, view: ReplicaView) -> ReplicaView:
         """The replica with what is not in its pod: its report, and an eviction that waits for it."""
         if (eviction := self._dependencies.evictions.of(view.uid)) is not None:  # rare, and a copy of each replica takes time
@@ -210,8 +222,7 @@ class Reconciler:
     def _worth_a_look(self, job: TrainingJob, cached: Observed) -> bool:
         """Whether a live list of pods can show more than the cache. While the cache shows replicas of an older attempt, a live list would
         show the same replicas. So one list every `look_seconds` is enough."""
-        roles = strategy_of(job.spec.strategy).roles
-        has_older = any(view.attempt < job.status.attempt for view in assigned(cached, job.status, roles)[0])
+        has_older = bool(read(job, cached, self._dependencies.now()).older_than(job.status.attempt))
         last = self._listed_at.get(job.key)
         return not has_older or last is None or self._dependencies.now() - last >= timedelta(seconds=self._dependencies.policy.look_seconds)
 

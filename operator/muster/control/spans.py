@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from muster.api.job import TrainingJob
 from muster.api.status import AttemptRecord, ConditionType, Phase, Phases, Reason, TrainingJobStatus
@@ -36,8 +36,6 @@ PHASES = {
 """The name of the span of each field of `Phases`."""
 
 _LONGEST_TEXT = 256
-_LARGEST_INT = 2**63 - 1
-_EPOCH = datetime.fromtimestamp(0, UTC)
 
 Value = str | int | float
 
@@ -87,9 +85,8 @@ def spans_between(job: TrainingJob, new: TrainingJobStatus, observed: Observed, 
     if created is None or job.status.phase.final:
         return
     for span in _finished(job, new, observed, created=created, now=now):
-        begin, end = (min(max(moment, created, _EPOCH), now) for moment in (span.begin, span.end))
-        numbers = {name: min(value, _LARGEST_INT) for name, value in span.attributes.items() if isinstance(value, int)}
-        yield replace(span, begin=begin, end=max(begin, end), attributes={**span.attributes, **numbers})
+        begin, end = (min(max(moment, created), now) for moment in (span.begin, span.end))
+        yield replace(span, begin=begin, end=max(begin, end))
 
 
 def _finished(job: TrainingJob, new: TrainingJobStatus, observed: Observed, *, created: datetime, now: datetime) -> Iterator[JobSpan]:
@@ -188,9 +185,9 @@ def _phases(record: AttemptRecord, previous: AttemptRecord | None) -> Iterator[J
             "muster.failure.class": failed.failure_class.value,
             **_present({"muster.step.resumed": record.step_resumed, "muster.steps.lost": record.steps_lost}),
         }
-        yield JobSpan(RECOVERY, parent, JOB, begin, _after(begin, record.phases.total_seconds), attributes)
+        yield JobSpan(RECOVERY, parent, JOB, begin, begin + timedelta(seconds=record.phases.total_seconds), attributes)
     for name, seconds in record.phases.measured.items():
-        end = _after(begin, seconds)
+        end = begin + timedelta(seconds=seconds)
         if end > begin:
             yield JobSpan(PHASES[name], f"{PHASES[name]} {record.attempt}", parent, begin, end, attempt)
         begin = end
@@ -232,7 +229,7 @@ def _within_attempt(
     record = old.attempts[-1] if old.attempts else None
     earliest = record.start_time if record else end
     end = max(end, earliest)
-    begin = max(earliest, _after(end, -(seconds or 0.0)))
+    begin = max(earliest, end - timedelta(seconds=seconds or 0.0))
     return JobSpan(
         name, f"{name} {old.attempt} {mark}", _attempt_key(old.attempt), begin, end, {"muster.attempt": old.attempt, **attributes}
     )
@@ -240,14 +237,6 @@ def _within_attempt(
 
 def _attempt_key(attempt: int) -> str:
     return f"{ATTEMPT} {attempt}"
-
-
-def _after(moment: datetime, seconds: float) -> datetime:
-    """The time so many seconds later. The moment itself if the sum is not a valid time."""
-    try:
-        return moment + timedelta(seconds=seconds)
-    except OverflowError:
-        return moment
 
 
 def _present(attributes: Mapping[str, Value | None]) -> dict[str, Value]:

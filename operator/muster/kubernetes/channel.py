@@ -11,6 +11,7 @@ import ssl
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from muster.api.job import TrainingJob
@@ -28,7 +29,7 @@ from muster.kubernetes.election import Requests
 from muster.kubernetes.tokens import Tokens
 from muster.lifecycle.policy import DEFAULT_POLICY
 from muster.render.addresses import addresses_of
-from muster_contract.reports import Reply, Report
+from muster_contract.reports import Reply, Report, SnapshotServer
 
 GATHER_SECONDS = 0.05  # how long reports of supervisors whose processes have ended are gathered; a recovery depends on them
 PROGRESS_SECONDS = 5.0  # how long reports with progress only are gathered
@@ -101,7 +102,11 @@ class ClusterChannel:
         if report.attempt == attempt and not report.waiting and not report.inputs and not _is_over(status):
             return Reply(attempt=attempt, grace_seconds=0.0)  # the common case: the job need not be parsed
         job = self._admit(obj)
-        return reply_to(job, uid, report, addresses_of(job, attempt), server_of=self._reports.snapshot_server_of)
+        return reply_to(job, uid, report, addresses_of(job, attempt), server_of=partial(self._snapshot_server, obj))
+
+    def _snapshot_server(self, job: Object, uid: str) -> SnapshotServer | None:
+        """Where a pod of this job gives its snapshots. A status may name the pod of another job, because users may write it."""
+        return self._reports.snapshot_server_of(uid) if self._job_of(uid) is job else None
 
     def _wake(self, uid: str) -> None:
         key, received = self._store.key_of_pod(uid), self._reports.of(uid)

@@ -266,10 +266,10 @@ def _last_words(message: str | None) -> LastWords | None:
 
 def _deletion_time(metadata: Mapping[str, Any]) -> datetime | None:
     """The time of the request to delete the pod. deletionTimestamp is that time plus the grace period."""
-    due = metadata.get("deletionTimestamp")
+    due, created = metadata.get("deletionTimestamp"), parse_time(metadata["creationTimestamp"])
     if not due:
         return None
     try:
-        return parse_time(due) - timedelta(seconds=metadata.get("deletionGracePeriodSeconds") or 0)
+        return max(created, parse_time(due) - timedelta(seconds=metadata.get("deletionGracePeriodSeconds") or 0))
     except OverflowError:  # users may set a grace period of up to 2**63 seconds
-        return parse_time(metadata["creationTimestamp"])
+        return created

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import pairwise
 
 from muster.api.status import AttemptRecord, ConditionType, Phase, Reason, TrainingJobStatus
 
@@ -86,6 +87,32 @@ def state_of(status: TrainingJobStatus, *, suspend: bool) -> State:
     if suspend or (record is not None and record.reason in (Reason.SUSPENDED, Reason.EVICTED_BY_QUEUE)):
         return Suspended(record, provisional)
     return Provisional(provisional) if provisional else Settled(record)
+
+
+def without_contradictions(status: TrainingJobStatus) -> TrainingJobStatus:
+    """The status as it is, or without its attempts and world if these contradict each other. Users may write a status.
+
+    The job then goes on as after the loss of its status, with another attempt.
+    """
+    return status if _is_coherent(status) else replace(status, attempts=(), world=None, next_attempt_time=None)
+
+
+def _is_coherent(status: TrainingJobStatus) -> bool:
+    """Whether the attempts are in order, only the newest is open and has the world, and each provisional failure has an end and a cause."""
+    records, world = status.attempts, status.world
+    numbers = [record.attempt for record in records]
+    if any(one >= next_one for one, next_one in pairwise((*numbers, status.attempt + 1))):
+        return False
+    if any(record.end_time is None for record in records[:-1]):
+        return False
+    provisional = (record for record in records if record.failure_class and not record.settled)
+    if any(record.end_time is None or record.failed_time is None or record.reason is None for record in provisional):
+        return False
+    has_world = world is not None and world.attempt == status.attempt
+    is_newest = bool(numbers) and numbers[-1] == status.attempt
+    if has_world or is_open(status):
+        return is_newest and (has_world or not is_open(status))
+    return world is None or world.attempt < status.attempt
 
 
 def newest(status: TrainingJobStatus) -> AttemptRecord | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import inf, nan
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.admission.job_policy import JobPolicy
-from muster.api.status import Phase
+from muster.api.status import Goodput, Phase, Progress, Restarts
 from muster.control.admission import Admission, readable_status
 from muster.render.defaults import JobDefaults
 from muster.render.images import Images
@@ -17,7 +19,9 @@ from tests.support.texts import absent
 
 IMAGES = Images({"PyTorch": "torch", "TensorFlow": "tensorflow"}, supervisor="operator")
 GOOD = {"strategy": "DDP", "trainer": {"task": "digits"}, "roles": {"worker": {"replicas": 2}}}
-RUNNING = {"phase": "Running", "admittedTime": "2026-11-21T12:00:00Z", "attempts": [{"attempt": 0, "startTime": "2026-11-21T12:00:00Z"}]}
+BEGAN = "2026-11-21T12:00:00Z"
+WORLD = {"attempt": 0, "size": 2, "createdTime": BEGAN}
+RUNNING = {"phase": "Running", "admittedTime": BEGAN, "world": WORLD, "attempts": [{"attempt": 0, "startTime": BEGAN}]}
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -48,10 +52,70 @@ def test_an_unreadable_field_of_the_status_leaves_the_other_fields(damage: dict[
     assert readable_status({**damage, "image": "kept"}).image == "kept"
 
 
-@pytest.mark.parametrize("time", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-12:00"])
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00+14:00", "1969-12-31T23:59:59Z", "9999-12-31T23:59:59Z", "9999-12-31T23:59:59-12:00"])
 def test_a_time_that_no_clock_shows_leaves_the_other_fields_of_a_status(time: str) -> None:
     status = readable_status({"startTime": time, "queue": {"name": "q", "since": time, "summary": "q"}, "image": "kept"})
     assert (status.start_time, status.queue, status.image) == (None, None, "kept")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"attempt": 999_999_999},
+        {"attempt": 2**63 - 1},
+        {"progress": {"step": 2**63 - 1}},
+        {"progress": {"samplesPerSecond": 1.7e308}},
+        {"progress": {"metrics": {"accuracy": -1.7e308}}},
+        {"progress": {"metrics": {"accuracy": nan}}},
+        {"goodput": {"queuedSeconds": 1e308}},
+        {"goodput": {"ratio": 1e308}},
+        {"goodput": {"ratio": nan}},
+        {"goodput": {"productiveSeconds": inf}},
+        {"goodput": {"suspendedSeconds": -1}},
+        {"restarts": {"total": 2**63 - 1}},
+    ],
+)
+def test_a_number_out_of_bounds_counts_as_absent(damage: dict[str, Any]) -> None:
+    [field] = damage
+    status = readable_status({**damage, "image": "kept"})
+    part, usual = getattr(status, field), {"attempt": 0, "progress": Progress(), "goodput": Goodput(), "restarts": Restarts()}[field]
+    assert part == usual or part == replace(usual, metrics={})
+    assert status.image == "kept"
+
+
+FAILED = {"attempt": 0, "startTime": BEGAN, "endTime": BEGAN, "class": "Application", "reason": "UserError", "failedTime": BEGAN}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"world": None},
+        {"attempt": 1},
+        {"attempts": []},
+        {"world": {**WORLD, "attempt": 3}},
+        {"attempts": [{"attempt": 2, "startTime": BEGAN}]},
+        {"attempts": [*RUNNING["attempts"], *RUNNING["attempts"]]},
+        {"attempt": 1, "world": {**WORLD, "attempt": 1}, "attempts": [*RUNNING["attempts"], {"attempt": 1, "startTime": BEGAN}]},
+        {"attempts": [{**FAILED, "endTime": None}]},
+        {"attempts": [{**FAILED, "failedTime": None}]},
+        {"attempts": [{**FAILED, "reason": None}]},
+    ],
+)
+def test_attempts_that_contradict_each_other_are_dropped(changes: dict[str, Any]) -> None:
+    status = readable_status({**RUNNING, **changes, "checkpoint": {"step": 7, "path": "step-7", "committedAt": BEGAN}})
+    assert (status.attempts, status.world) == ((), None)
+    assert status.attempt == changes.get("attempt", 0)
+    assert status.checkpoint is not None
+
+
+@pytest.mark.parametrize("attempts", [RUNNING["attempts"], [FAILED], [{**FAILED, "failedTime": None, "settled": True}]])
+def test_attempts_that_fit_together_stay(attempts: list[dict[str, Any]]) -> None:
+    assert readable_status({**RUNNING, "attempts": attempts}).attempts
+
+
+def test_all_unreadable_items_of_a_list_are_dropped_and_no_others() -> None:
+    nodes = [{"name": name, "deaths": deaths, "until": BEGAN} for name, deaths in [("a", -1), ("b", 2), ("c", 2**60), ("d", 2)]]
+    assert [node.name for node in readable_status({"avoidedNodes": nodes}).avoided_nodes] == ["b", "d"]
 
 
 def test_a_status_is_read_once_until_it_changes() -> None:
@@ -82,6 +146,15 @@ def test_a_running_job_without_a_policy_continues_with_its_old_spec() -> None:
     assert [problem.field for problem in admitted.problems] == ["spec.trainer"]
     assert admitted.job.spec.trainer.config == {}
     assert admits.admit(obj({**changed, "suspend": True}, generation=3, status=RUNNING)).problems == ()
+
+
+@pytest.mark.parametrize(
+    "more", [{"elastic": {"minReplicas": 1, "maxReplicas": 2}, "batch": {"globalSize": 8}}, {"recovery": {"spares": 1}}]
+)
+def test_a_job_stays_valid_while_its_world_lacks_the_first_worker(more: dict[str, Any]) -> None:
+    """A new leader checks every job again."""
+    world = {**WORLD, "size": 1, "members": [{"role": "worker", "index": 1}]}
+    assert admission().admit(obj({**GOOD, **more}, status={**RUNNING, "world": world})).problems == ()
 
 
 def test_a_mount_needs_a_volume_of_the_pod_or_of_the_installation() -> None:

@@ -23,6 +23,7 @@ from muster.render.images import Images
 from muster.strategies.registry import strategy_of
 from muster_contract.reports import Report
 from muster_contract.wire import decode
+from tests.support.texts import absent
 from tests.unit.control.control_worlds import MemoryCluster, job_object
 
 IMAGES = Images({"PyTorch": "torch", "TensorFlow": "tensorflow"}, supervisor="operator")
@@ -201,6 +202,33 @@ def test_pods_of_an_earlier_job_of_the_same_name_are_not_adopted() -> None:
     world.reconcile()
     [new] = world.cluster.of("Pod")
     assert new["metadata"]["ownerReferences"][0]["uid"] != old["metadata"]["ownerReferences"][0]["uid"]
+
+
+@pytest.mark.parametrize("owned", [False, True])
+def test_a_pod_with_a_forged_attempt_does_not_touch_the_job(owned: bool) -> None:
+    """A pod that the job controls is removed, and an Event names it. Any other pod stays."""
+    events: list[Any] = []
+    world = World(publish=events.append)
+    world.submit(workers=1)
+    world.reconcile()
+    world.pod(0, running={"startedAt": "2026-11-21T12:00:05Z"})
+    [pod] = world.cluster.of("Pod")
+    labels = {**pod["metadata"]["labels"], "muster.dev/attempt": "999999999"}
+    owners = pod["metadata"]["ownerReferences"] if owned else []
+    forged = world.cluster.put(
+        {"kind": "Pod", "metadata": {"name": "forged", "namespace": "default", "labels": labels, "ownerReferences": owners}}
+    )
+    child = child_of(forged)
+    assert child
+    world.store.put_child(child)
+    for _ in range(3):
+        world.reconcile()
+    names = {pod["metadata"]["name"] for pod in world.cluster.of("Pod")}
+    assert names == ({"digits-worker-0"} if owned else {"digits-worker-0", "forged"})
+    removals = {event["metadata"]["name"]: event["message"] for event in events if event["reason"] == "PodRemoved"}
+    assert len(removals) == owned
+    assert all(absent(message, "forged", "999999999") == [] for message in removals.values())
+    assert (world.status()["attempt"], world.status()["phase"], world.status()["replicas"]) == (0, "Running", 1)
 
 
 def test_a_refused_pod_stops_the_creation_of_others_and_is_shown_in_the_status() -> None:

@@ -11,11 +11,13 @@ import pytest
 
 from muster.api.job import TrainingJob
 from muster.api.status import TrainingJobStatus
+from muster.api.times import EARLIEST, LATEST
 from muster.control import spans
 from muster.control.spans import JobSpan, job_attributes, span_id, spans_between, trace_id, traceparent
 from muster.lifecycle.observed import Observed, ReplicaPhase, ReplicaView
+from muster_contract.events import MAX_ATTEMPT, MAX_SECONDS
 from muster_contract.reports import LastWords, Report
-from muster_contract.wire import decode
+from muster_contract.wire import LARGEST_INT, decode
 
 ROOT = Path(__file__).resolve().parents[3]
 CREATED = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -189,12 +191,13 @@ def test_text_of_tenants_is_escaped_and_cut() -> None:
     assert len(attempt.error) == 256
 
 
-@pytest.mark.parametrize("time", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"])
-def test_a_forged_status_makes_no_span_that_cannot_be_encoded(time: str) -> None:
-    forged = {"startTime": time, "completionTime": time, "phase": "Succeeded", "progress": {"step": 2**70}}
-    phases = dict.fromkeys(ALL, 1e300)
-    attempts = [broken(failedTime=time, endTime=time), {**record(2**70, 1), "startTime": time, "phases": phases}]
-    commit = {"step": 2**70, "path": "x", "committedAt": time, "seconds": 1e300}
+@pytest.mark.parametrize("time", [EARLIEST, LATEST])
+def test_a_forged_status_makes_no_span_that_cannot_be_encoded(time: datetime) -> None:
+    """It has the earliest or latest times, and the largest numbers, that a status is read with."""
+    forged = {"startTime": time, "completionTime": time, "phase": "Succeeded", "progress": {"step": LARGEST_INT}}
+    phases = dict.fromkeys(ALL, MAX_SECONDS)
+    attempts = [broken(failedTime=time, endTime=time), {**record(MAX_ATTEMPT - 1, 1), "startTime": time, "phases": phases}]
+    commit = {"step": LARGEST_INT, "path": "x", "committedAt": time, "seconds": MAX_SECONDS}
     made = finished({"attempts": [record(0, 1)]}, {**forged, "attempts": attempts, "checkpoint": commit})
     assert {span.name for span in made} >= {"job", "attempt", "recovery", "save", "queued"}
     assert all(CREATED <= span.begin <= span.end <= NOW for span in made)

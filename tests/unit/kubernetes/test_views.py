@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -49,6 +49,13 @@ def view(status: dict[str, Any] | None = None, **metadata: Any) -> ReplicaView:
 def test_a_pod_with_invalid_labels_is_no_replica(wrong: dict[str, str]) -> None:
     assert child_of(pod(labels={**LABELS, **wrong})) is None
     assert child_of(pod(labels=None)) is None
+
+
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"])
+def test_forged_times_of_a_pod_allow_sums(time: str) -> None:
+    hour = timedelta(hours=1)
+    ended = view(trainer(terminated={"exitCode": 1, "finishedAt": time}), deletionTimestamp=time)
+    assert all(moment is not None and moment - hour < moment + hour for moment in (ended.finished, ended.due, ended.deleting))
 
 
 def test_only_the_trainer_container_counts() -> None:

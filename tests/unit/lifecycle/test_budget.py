@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from muster.api.status import Phase, Reason
+from muster.api.status import Phase, Reason, Restarts
 from tests.unit.lifecycle.lifecycle_cases import Story, at, created, failed, replica, report, running_story
 
 
@@ -138,6 +139,16 @@ def test_a_corrected_class_moves_a_restart_to_the_other_budget() -> None:
     assert (books.total, books.infrastructure_count, books.application_count) == (1, 0, 1)
     assert (books.infrastructure, books.application) == ((), (at(20),))
     assert story.status.attempts[0].settled
+
+
+def test_forged_counts_of_restarts_do_not_become_negative() -> None:
+    """The API server refuses a status with a negative count."""
+    story = running_story(2)
+    story.see(replica("worker-0"), failed("worker-1", 20, seconds=20), seconds=20)
+    story.job = story.job.with_status(replace(story.status, restarts=Restarts()))
+    story.see(failed("worker-0", 10, seconds=19), failed("worker-1", 20, seconds=20), seconds=21)
+    assert story.status.restarts.application_count == 1
+    assert story.status.restarts.infrastructure_count == 0
 
 
 def test_a_restart_that_a_corrected_class_forbids_is_not_made_and_not_counted() -> None:

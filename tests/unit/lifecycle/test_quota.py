@@ -54,6 +54,13 @@ def test_an_eviction_ends_the_attempt_without_a_failure_and_pods_keep_their_grac
     assert story.status.next_attempt_time is None
 
 
+def test_a_long_message_of_the_queue_fits_the_status() -> None:
+    """The condition of a Workload has up to 32,768 characters."""
+    story = running_story()
+    see(story, replace(EVICTED, message="x" * 32768), *running(), seconds=30)
+    assert story.record.reason == "EvictedByQueue"
+
+
 def test_a_suspended_job_waits_for_quota_when_it_resumes() -> None:
     story = running_story()
     story.edit(suspend=True)

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from muster.api.problems import Problem
-from muster.api.status import Phase, Reason
+from muster.api.status import Phase, Reason, TrainingJobStatus
 from muster.lifecycle.actions import CreateReplica, Decision, DeleteReplica, EnsureService, LookLive
 from muster.lifecycle.decide import decide
 from muster.lifecycle.observed import Observed
 from muster.lifecycle.policy import Policy
-from tests.unit.lifecycle.lifecycle_cases import Story, at, created, deleted, failed, job, replica, running, running_story
+from tests.unit.lifecycle.lifecycle_cases import Story, at, created, deleted, failed, job, replica, report, running, running_story
 
 
 def test_the_service_is_created_before_the_replicas() -> None:
@@ -169,3 +169,35 @@ def test_only_jobs_that_name_this_controller_are_managed() -> None:
     assert decide(other, Observed(), at(0)).status == other.status
     assert decide(other, Observed(), at(0), policy=second).status != other.status
     assert decide(base, Observed(), at(0), policy=second).status == base.status
+
+
+FAR = 999_999_999
+"""An attempt of which somebody has forged a pod."""
+
+
+def test_a_pod_of_an_attempt_that_cannot_have_begun_is_removed_and_no_other() -> None:
+    story = running_story(2)
+    forged = replica("worker-0", attempt=FAR, uid="forged")
+    decision = story.see(*running(2), forged, seconds=20)
+    assert (deleted(decision), created(decision)) == (["forged"], [])
+    assert (story.status.attempt, story.status.phase, story.status.restarts.total) == (0, Phase.RUNNING, 0)
+    assert story.status.world is not None
+    assert [member.uid for member in story.status.world.members] == ["worker-0/0", "worker-1/0"]
+    assert story.see(*running(2), seconds=21).actions == ()
+
+
+def test_a_pod_with_a_forged_attempt_does_not_count_in_a_world_that_starts() -> None:
+    story = Story(job(workers=1))
+    decision = story.see(replica("worker-0", attempt=FAR, uid="forged"), seconds=0)
+    assert (deleted(decision), created(decision)) == (["forged"], [])
+    assert created(story.see(seconds=1)) == ["worker-0/0"]
+
+
+@pytest.mark.parametrize("reported", [False, True])
+def test_the_attempt_after_a_wiped_status_is_one_that_can_have_begun(reported: bool) -> None:
+    story = running_story(2)
+    ahead = {"attempt": 0, "report": report("worker-0", attempt=FAR, waiting=True)} if reported else {"attempt": FAR}
+    views = (replica("worker-0", uid="forged", **ahead), replica("worker-1", attempt=7))
+    story.job = story.job.with_status(TrainingJobStatus())
+    story.see(*views, seconds=20)
+    assert story.status.attempt == 8

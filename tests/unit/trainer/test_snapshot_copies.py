@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
-from muster_contract.reports import SnapshotServer, SnapshotSource
+from muster_contract.reports import MAX_KEY, SnapshotServer, SnapshotSource
 from muster_trainer.snapshots.arena import PAGE, Arena, FilledSlot, Header
 from muster_trainer.snapshots.copies import plan_copies
 from muster_trainer.snapshots.transfer import SECONDS, Offer
@@ -162,6 +164,23 @@ def test_clients_that_send_nothing_do_not_keep_others_out_for_ever(source: Snaps
     wait_until(is_served, "a client is served")
     for each in silent:
         each.close()
+
+
+def test_a_client_that_sends_its_key_byte_by_byte_is_closed(source: SnapshotSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("muster_trainer.snapshots.transfer.SECONDS", 0.3)
+    sent = 0
+    with socket.create_connection((source.host, source.server.port)) as slow:
+
+        def is_closed() -> bool:
+            nonlocal sent
+            with suppress(OSError):
+                slow.sendall(b"x")
+                sent += 1
+                return bool(select.select([slow], [], [], 0)[0])
+            return True
+
+        wait_until(is_closed, "the client is closed")
+    assert sent < MAX_KEY
 
 
 def test_a_server_of_nonsense_gets_one_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 import socket
 import struct
+import time
 from collections.abc import Callable
 
 from muster_contract.reports import MAX_KEY, SnapshotSource
@@ -100,11 +101,14 @@ def _padded(key: str) -> bytes:
 
 
 def _receive(connection: socket.socket, size: int) -> bytes:
-    """Exactly `size` bytes. Raises OSError if there are fewer."""
+    """Exactly `size` bytes, within `SECONDS` for all of them. Raises OSError if there are fewer."""
     content = bytearray()
+    until = time.monotonic() + SECONDS
     while len(content) < size:
+        connection.settimeout(max(0.001, until - time.monotonic()))
         piece = connection.recv(size - len(content))
         if not piece:
             raise ConnectionResetError("the connection was closed")
         content += piece
+    connection.settimeout(SECONDS)
     return bytes(content)

@@ -11,7 +11,7 @@ from muster.api.job import TrainingJob
 from muster.api.problems import Problem
 from muster.api.spec import TrainingJobSpec
 from muster.api.status import Member, TrainingJobStatus
-from muster.lifecycle.facts.membership import assigned, left_behind_of
+from muster.lifecycle.facts.membership import assigned, latest_attempt, left_behind_of
 from muster.lifecycle.facts.times import milliseconds
 from muster.lifecycle.observed import Observed, ReplicaView
 from muster.lifecycle.policy import DEFAULT_POLICY, Policy
@@ -152,7 +152,8 @@ class Facts:
         basis = (status.world, status.left_behind, status.attempt, bool(status.attempts), status.phase, is_open(status))
         if basis == self.basis:
             return self
-        replicas, standing_by = assigned(self.observed, status, self.strategy.roles)
+        latest = latest_attempt(self.job, self.now)
+        replicas, standing_by = assigned(self.observed, status, self.strategy.roles, latest=latest)
         left_behind = left_behind_of(self.observed, status, self.strategy.roles)
         return replace(self, replicas=replicas, standing_by=standing_by, left_behind=left_behind, basis=basis)
 

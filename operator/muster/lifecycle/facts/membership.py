@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 
+from muster.api.job import TrainingJob
 from muster.api.spec import RoleName
 from muster.api.status import Member, TrainingJobStatus
 from muster.lifecycle.facts.times import reported_time
@@ -23,16 +24,30 @@ from muster_contract.events import MAX_ATTEMPT
 from muster_contract.reports import LastWords, Marks
 
 _NO_ATTEMPT = -1
-"""The attempt of a replica that stood by and that no world needs any more."""
+"""The attempt of a replica that no world needs: it stood by, or its attempt cannot have begun."""
+_MOST_AT_ONCE = 1000
 
 Views = tuple[ReplicaView, ...]
 
 
-def assigned(observed: Observed, status: TrainingJobStatus, roles: Iterable[RoleName] = ()) -> tuple[Views, Views]:
+def latest_attempt(job: TrainingJob, now: datetime) -> int:
+    """The highest attempt that can have begun by now: no job begins one each second.
+
+    If a status was wiped, only labels of pods and reports show the attempt. But users write labels, and programs can write reports. An
+    attempt far ahead would use up the numbers, which have nine digits.
+    """
+    age = now - (job.metadata.creation_timestamp or now)
+    return max(job.status.attempt + 1, _MOST_AT_ONCE + int(age.total_seconds()))
+
+
+def assigned(
+    observed: Observed, status: TrainingJobStatus, roles: Iterable[RoleName] = (), *, latest: int = MAX_ATTEMPT
+) -> tuple[Views, Views]:
     """The replicas, each with its attempt, and the replicas that stand by. Both omit replicas left behind and are in the order of `roles`.
 
     The attempt of a replica is the one for which its pod was created, or a later one that its supervisor has acknowledged. The status
-    records the replicas that have joined the world, because a new leader has no reports yet.
+    records the replicas that have joined the world, because a new leader has no reports yet. A replica of an attempt after `latest` has
+    no attempt, so that no world needs it.
     """
     world = status.world
     members = world.member_of if world else {}
@@ -42,8 +57,10 @@ def assigned(observed: Observed, status: TrainingJobStatus, roles: Iterable[Role
     pods = _pods_of_newest_world(status)
     inside, idle, unwanted = [], [], []
     for view in views:
-        if not view.standby or view.uid in members:
-            inside.append(_in_its_attempt(view, members.get(view.uid), status, pods))
+        if view.attempt > latest:
+            unwanted.append(replace(view, attempt=_NO_ATTEMPT))
+        elif not view.standby or view.uid in members:
+            inside.append(_in_its_attempt(view, members.get(view.uid), status, pods, latest))
         elif is_open(status) and view.replica not in occupied and has_current_form(observed, view):
             idle.append(view)
         else:
@@ -75,11 +92,13 @@ def _sorted(views: Iterable[ReplicaView], roles: Iterable[RoleName]) -> Views:
     return tuple(sorted(views, key=lambda view: (order.get(view.role, len(order)), view.index, view.uid)))
 
 
-def _in_its_attempt(view: ReplicaView, member: Member | None, status: TrainingJobStatus, pods: dict[Replica, str]) -> ReplicaView:
+def _in_its_attempt(
+    view: ReplicaView, member: Member | None, status: TrainingJobStatus, pods: dict[Replica, str], latest: int
+) -> ReplicaView:
     current = status.world.attempt if status.world else 0
     if member and member.incarnation is not None:
         view = _renumbered(view, member.incarnation, current - 1 if member.awaited else current)
-    attempt = max(view.attempt, _joined(member, current), _acknowledged(view, status, pods))
+    attempt = max(view.attempt, _joined(member, current), _acknowledged(view, status, pods, latest))
     report = view.report
     # When the job has ended, a supervisor that has reported last words exits by itself, even if its report is not `waiting`.
     waits = report is not None and (report.waiting or status.phase.final) and report.attempt == attempt
@@ -94,7 +113,7 @@ def _joined(member: Member | None, current: int) -> int:
     return current if member and not member.awaited else 0
 
 
-def _acknowledged(view: ReplicaView, status: TrainingJobStatus, pods: dict[Replica, str]) -> int:
+def _acknowledged(view: ReplicaView, status: TrainingJobStatus, pods: dict[Replica, str], latest: int) -> int:
     """The attempt that the supervisor of the replica reports; 0 if the pod is being deleted or replaced, because it joins no new attempt.
 
     Muster has requested the deletion of a pod that the current world replaces, and the cache may not show that yet.
@@ -103,7 +122,7 @@ def _acknowledged(view: ReplicaView, status: TrainingJobStatus, pods: dict[Repli
     """
     if view.deleting is not None or _is_replaced(view, status, pods):
         return 0
-    latest = status.attempt + 1 if status.attempts else MAX_ATTEMPT
+    latest = status.attempt + 1 if status.attempts else latest
     reported = max(view.report.attempt if view.report else 0, (view.last_words.attempt if view.last_words else None) or 0)
     return reported if reported <= latest else 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from muster.api.status import MAX_ATTEMPT_RECORDS, AttemptRecord, Member, Reason, TrainingJobStatus, World
+from muster.api.status import LONGEST_TEXT, MAX_ATTEMPT_RECORDS, AttemptRecord, Member, Reason, TrainingJobStatus, World
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.failure import Cause, corrected_cause, last_step_in_words
 from muster.lifecycle.facts.hang import with_blame
@@ -45,7 +45,7 @@ def with_end(status: TrainingJobStatus, facts: Facts, reason: Reason, *, message
     record = newest(status)
     if record is None or not is_open(status):
         return status
-    done = last_step(status, facts)
+    done, message = last_step(status, facts), message[:LONGEST_TEXT]
     return with_record(status, replace(record, end_time=facts.stamp, reason=reason, message=message, settled=True, last_step=done))
 
 
