@@ -12,6 +12,7 @@ from typing import Any
 from muster.api.job import TrainingJob
 from muster.api.spec import CHIEF, EVALUATOR, PS, WORKER
 from muster.api.status import MAX_ATTEMPT_RECORDS, AttemptRecord, ConditionType, FailureClass, Phase, Reason, TrainingJobStatus
+from muster.control.admission import readable_status
 from muster.control.spans import JOB, spans_between
 from muster.lifecycle.actions import Action, CreateReplica, Decision, DeleteJob, DeleteReplica, EnsureService, LookLive
 from muster.lifecycle.decide import decide
@@ -704,7 +705,7 @@ def _in_vain(world: World, attempts: Sequence[AttemptRecord]) -> int:
 
 def check_written(world: World, old: TrainingJobStatus, new: TrainingJobStatus) -> None:
     """What must hold of every status, and of every step from one to the next."""
-    check(TrainingJobStatus.from_wire(new.wire()) == new, "status validates", "the status does not survive the API server")
+    check(readable_status(new.wire()) == new, "status validates", "the status does not survive the API server")
     check(not old.phase.final or new.phase is old.phase, "final", f"from {old.phase} to {new.phase}")
     check(old.attempt <= new.attempt <= old.attempt + 1, "attempt numbers", f"from {old.attempt} to {new.attempt}")
     if new.world and new.attempt not in world.planned:
