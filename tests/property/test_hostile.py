@@ -97,7 +97,7 @@ def numbers(schema: Schema, path: tuple[Any, ...] = ()) -> dict[tuple[Any, ...],
 NUMBERS = numbers(SCHEMA["spec"])
 QUANTITIES = ["1e9999999", "-1", "9223372036854775807", "0.000000001", "1n", "9999999999Ei", 2**63, 999_999_999, 0]
 RESOURCES = [("roles", "worker", "resources", "limits", name) for name in ("cpu", "memory", "nvidia.com/gpu", "google.com/tpu")]
-EXTREMES = {**NUMBERS, **dict.fromkeys(RESOURCES, QUANTITIES)}
+EXTREMES: dict[tuple[Any, ...], list[Any]] = {**NUMBERS, **dict.fromkeys(RESOURCES, QUANTITIES)}
 
 
 @settings(SETTINGS, max_examples=40)
