@@ -38,7 +38,7 @@ assert compat.has_devices() and host.unfit(), "tensorflow.python.eager.context: 
 
 
 def test_a_process_may_be_forked_until_tensorflow_has_initialised_its_devices() -> None:
-    finished = subprocess.run([sys.executable, "-c", HAS_DEVICES], capture_output=True, text=True, timeout=120)
+    finished = subprocess.run([sys.executable, "-c", HAS_DEVICES], capture_output=True, text=True, timeout=300)
     assert finished.returncode == 0, finished.stderr
 
 
