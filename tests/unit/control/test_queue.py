@@ -226,7 +226,7 @@ def test_timer_keys_yield_to_event_keys_for_a_limited_time() -> None:
 
 
 def test_a_timer_key_is_processed_during_a_stream_of_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("muster.control.queue.LONGEST_SLACK", 0.1)
+    monkeypatch.setattr("muster.control.queue.LONGEST_SLACK", 2.0)
     seen: list[str] = []
 
     async def work(key: str) -> None:
@@ -234,7 +234,7 @@ def test_a_timer_key_is_processed_during_a_stream_of_events(monkeypatch: pytest.
         await asyncio.sleep(0)
 
     async def scene(queue: WorkQueue, _: Book) -> None:
-        queue.add_after("patient", 0.001)
+        queue.add_after("patient", 0.2)
         await until(lambda: queue.depth == 1)
         queue.start(work)
         async with asyncio.timeout(LIMIT):
