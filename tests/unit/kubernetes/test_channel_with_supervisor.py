@@ -53,7 +53,7 @@ RUNS = {
     "attempts": [{"attempt": 0, "startTime": START}],
     "world": {"attempt": 0, "size": 2, "createdTime": START, "readyTime": START, "members": MEMBERS},
 }
-LOST_PEER = {"attempt": 0, "startTime": START, "endTime": END, "class": "Infrastructure", "reason": "PeerLost"}
+LOST_PEER = {"attempt": 0, "startTime": START, "endTime": END, "failedTime": END, "class": "Infrastructure", "reason": "PeerLost"}
 EVICTED = {**LOST_PEER, "class": "Preemption", "reason": "Evicted"}
 HUNG = {**LOST_PEER, "reason": "Hang"}
 COMPLETED = {"attempt": 0, "startTime": START, "endTime": END, "reason": "Completed"}
