@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,16 +120,18 @@ class SupervisorRun:
         command: list[str] | None = None,
         grace: float = 20,
         stdout: int | None = None,
+        prefix: Sequence[str] = (),
         **changed: str,
     ) -> SupervisorRun:
-        """Starts a replica that runs `source` as its script, or `command`. `stdout` may be a file descriptor."""
+        """Starts a replica that runs `source` as its script, or `command`. `stdout` may be a file descriptor. `prefix` are the words of a
+        command that becomes the supervisor."""
         if source is not None:
             self.script.write_text(source)
         entry = {"command": command} if command else {"script": str(self.script)}
         environ = {**self.environment(processes=processes, entry=entry, grace=grace), **changed}
         with self.out.open("wb") as out, self.err.open("wb") as err:
             self.popen = subprocess.Popen(
-                [sys.executable, "-m", "muster_trainer.supervisor"],
+                [*prefix, sys.executable, "-m", "muster_trainer.supervisor"],
                 env={name: value for name, value in environ.items() if value},
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
