@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +24,7 @@ from muster.local.rundir import replica_logs
 from muster.report.history import History, ReportError
 from muster.report.job import JobView, Log, Point, points_in
 from muster.report.recorded import Recorded, read_recorded
-from muster.report.storage import Storage, open_regular
+from muster.report.storage import Storage, tail_of
 from muster_contract.history import LOG_LINE, LOG_LINES
 from muster_contract.text import printable
 
@@ -146,13 +145,7 @@ def _local_logs(run: Path) -> list[Log]:
 
 
 def _last_lines(log: Path) -> list[str]:
-    try:
-        with os.fdopen(open_regular(log), "rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - MOST_LOG_BYTES))
-            text = file.read(MOST_LOG_BYTES).decode(errors="replace")
-    except OSError:
-        return []
-    return [_cut(line) for line in text.splitlines()[-LOG_LINES:]]
+    return [_cut(line) for line in tail_of(log, MOST_LOG_BYTES).splitlines()[-LOG_LINES:]]
 
 
 def _cut(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,11 +11,12 @@ from muster.lifecycle.changes import attempt_changes, changed_condition, new_not
 from muster.lifecycle.recording.phases import recovery_sentence
 from muster.local.outcome import last_failure
 from muster.report.page import rounded
-from muster.report.storage import open_regular
+from muster.report.storage import tail_of
 from muster_contract.codes import ExitCode
 
 LONGEST = 400  # characters of a replica's message in one line
 LOG_LINES = 15
+MOST_LOG_BYTES = 1 << 16
 
 
 def change_lines(before: TrainingJobStatus, after: TrainingJobStatus) -> list[str]:
@@ -156,13 +156,7 @@ def stopped(job: TrainingJob, code: ExitCode, resume_command: str) -> list[str]:
 
 def log_tail(log: Path, lines: int = LOG_LINES) -> Sequence[str]:
     """The last lines of a log. Empty if it cannot be read."""
-    try:
-        with os.fdopen(open_regular(log), "rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - 65536))
-            return file.read().decode(errors="replace").splitlines()[-lines:]
-    except OSError:
-        return []
+    return tail_of(log, MOST_LOG_BYTES).splitlines()[-lines:]
 
 
 def _steps(count: int) -> str:

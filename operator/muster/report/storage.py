@@ -137,6 +137,16 @@ def content_of(path: str | Path, limit: int, *, folder: int | None = None) -> by
     return _within(path, content, limit)
 
 
+def tail_of(path: Path, limit: int) -> str:
+    """The last `limit` bytes of a file as text. Empty if it cannot be read, or is not a regular file."""
+    try:
+        with os.fdopen(open_regular(path), "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - limit))
+            return file.read(limit).decode(errors="replace")
+    except OSError:
+        return ""
+
+
 def open_regular(path: str | Path, flags: int = os.O_RDONLY, *, mode: int = 0o666, folder: int | None = None) -> int:
     """The descriptor of a regular file, opened with these `flags` of `os.open`. `folder` as in `content_of`.
 
