@@ -35,12 +35,13 @@ from muster.kubernetes.answers import (
 from muster.kubernetes.credentials import load_configuration
 from muster.kubernetes.views import child_of, claim_of
 from muster.lifecycle.observed import ClaimView
+from muster.lifecycle.policy import Delays
 from muster.render.kueue import VISIBILITY
 
 PAGE, FIRST_PAGE = 250, 25  # objects in one page of a list, and in the first page, which shows their size
 LARGEST_PAGE = 4 << 20  # bytes in one page with several objects; hostile objects take fifty times as much memory when parsed
 PAGE_TRIES = 6  # of each page after the first one, because a busy server would otherwise never finish a list of many pages
-PAGE_PAUSE_SECONDS = 0.5  # after the first try; it doubles with each further one
+PAGE_DELAYS = Delays(first=0.5, longest=8.0)
 _TIMEOUT = aiohttp.ClientTimeout(total=30, sock_connect=10)
 _WATCHING = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=75)  # the server sends a bookmark every minute
 _OBJECT = "application/json"
@@ -223,7 +224,7 @@ class Gateway:
                 failures += 1
                 if not more or failures == PAGE_TRIES:
                     raise
-                await asyncio.sleep(max(error.retry_seconds, PAGE_PAUSE_SECONDS * 2 ** (failures - 1)))
+                await asyncio.sleep(max(error.retry_seconds, PAGE_DELAYS.after(failures)))
                 continue
             except (AnswerTooLargeError, UnreadableAnswerError) as error:
                 if size > 1:

@@ -30,6 +30,7 @@ from muster.kubernetes.answers import (
     without_oversized_spec,
 )
 from muster.kubernetes.gateway import Gateway
+from muster.lifecycle.policy import Delays
 from muster.render.kueue import priority_class
 
 anything = st.recursive(
@@ -182,14 +183,14 @@ class BusyServer(ListServer):
 
 
 def test_a_page_that_a_busy_server_refuses_is_requested_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway_module, "PAGE_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(gateway_module, "PAGE_DELAYS", Delays(first=0.01, longest=0.01))
     server = BusyServer(600, recovers=True)
     assert len(listed(server).jobs) == 600
     assert server.pages == ["", "25", "25", "275", "275", "525", "525"]
 
 
 def test_a_list_ends_if_the_server_refuses_a_page_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway_module, "PAGE_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(gateway_module, "PAGE_DELAYS", Delays(first=0.01, longest=0.01))
     server = BusyServer(60, recovers=False)
     with pytest.raises(UnavailableError, match="504: Timeout"):
         listed(server)
