@@ -133,14 +133,19 @@ def _booked(status: TrainingJobStatus, facts: Facts, failure_class: FailureClass
     match failure_class:
         case FailureClass.PREEMPTION:
             times = _changed(old.preemption, time, by=by)[-MAX_ATTEMPT_RECORDS:]
-            books = replace(old, preemption=times, preemption_count=max(0, old.preemption_count + by))
+            books = replace(old, preemption=times, preemption_count=_counted(old.preemption_count, by))
         case FailureClass.APPLICATION:
             times = _changed(old.application, time, by=by)[-MAX_ATTEMPT_RECORDS:]
-            books = replace(old, application=times, application_count=max(0, old.application_count + by))
+            books = replace(old, application=times, application_count=_counted(old.application_count, by))
         case FailureClass.INFRASTRUCTURE:
             times = _within_window(facts, _changed(old.infrastructure, time, by=by), until=facts.stamp)[-_MOST_TIMES:]
-            books = replace(old, infrastructure=times, infrastructure_count=max(0, old.infrastructure_count + by))
-    return replace(status, restarts=replace(books, total=max(0, old.total + by)))
+            books = replace(old, infrastructure=times, infrastructure_count=_counted(old.infrastructure_count, by))
+    return replace(status, restarts=replace(books, total=_counted(old.total, by)))
+
+
+def _counted(count: int, by: int) -> int:
+    """The count after the change. It is never negative, although users may have written a status with fewer restarts."""
+    return max(0, count + by)
 
 
 def _changed(times: tuple[datetime, ...], time: datetime, *, by: int) -> tuple[datetime, ...]:
