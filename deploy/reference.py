@@ -160,7 +160,8 @@ def documents(*classes: type) -> Iterator[str]:
         for plan in _fields(cls):
             meaning = (plan.doc or docs.get(plan.name, "")) + _default(plan)
             rows.append((f"`{plan.wire_name}`", _type(plan.hint, plan.limits), "yes" if plan.required else "", meaning))
-        yield f"## {cls.__name__}\n{filled(_name(cls) + (cls.__doc__ or ''))}\n\n{table(('field', 'type', 'required', 'meaning'), rows)}\n"
+        fields = f"{table(('field', 'type', 'required', 'meaning'), rows)}\n" if rows else ""
+        yield f"## {cls.__name__}\n{filled(_name(cls) + (cls.__doc__ or ''))}\n\n{fields}"
 
 
 def _with_parts(cls: type) -> Iterator[type]:
