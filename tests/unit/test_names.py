@@ -1,4 +1,4 @@
-"""The names of tests are short and in plain English."""
+"""The names of tests are short and in plain English. Each package has a sentence about its subject."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ FILES = sorted(
     ]
 )
 LONGEST_NAME = 80
+PACKAGES = ("contract", "operator", "trainer_image", "local_cluster")
 AVOIDED = frozenset({"who", "whom", "whoever", "whatever", "nobody", "told", "said", "heard", "anew"})
 
 
@@ -43,6 +44,11 @@ def faults(source: str, place: str) -> list[str]:
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_each_folder_has_tests(folder: str) -> None:
     assert any(file.is_relative_to(UNIT / folder) for file in FILES)
+
+
+def test_each_package_has_a_docstring() -> None:
+    packages = [file for top in PACKAGES for file in sorted((ROOT / top).rglob("__init__.py"))]
+    assert [str(file.relative_to(ROOT)) for file in packages if not ast.get_docstring(ast.parse(file.read_text()))] == []
 
 
 def test_names_of_tests_are_short_and_plain() -> None:

@@ -1,1 +1,1 @@
-"""The TrainingJob API: types, defaults, validation, and the CRD generated from them. Imports nothing else of Muster."""
+"""The types of a TrainingJob, of its status and of presets, with their defaults. Imports nothing else of `muster`."""
