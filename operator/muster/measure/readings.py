@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from muster.measure.cost import Costs, Line
-from muster_contract.events import CollectiveMeasurement, Event, LinkMeasurement, StepMeasurement, decode_event
-
-_MARK = "measurement {"
+from muster_contract.events import CollectiveMeasurement, Event, LinkMeasurement, StepMeasurement
+from muster_contract.printed import read_measurement_line
 
 
 def in_log(lines: Iterable[str]) -> list[Event]:
     """The measurements in the log of a job's first pod. Each may follow other text in its line."""
-    measured = []
-    for line in lines:
-        _, mark, rest = line.partition(_MARK)
-        if mark:
-            try:
-                measured.append(decode_event(json.loads("{" + rest)))
-            except ValueError:
-                continue  # an incomplete line
-    return measured
+    return [measured for line in lines if (measured := read_measurement_line(line)) is not None]
 
 
 @dataclass(frozen=True)
@@ -51,10 +41,6 @@ class Socket:
     """A plain TCP connection between the first and the last process: seconds by bytes. The entry for 0 bytes is a round trip."""
 
     seconds: Mapping[int, float]
-
-    @property
-    def round_trip(self) -> float:
-        return self.seconds.get(0, 0.0)
 
     def bandwidths(self) -> dict[int, float]:
         """Bytes a second by bytes, including the reply of one byte."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -13,9 +12,7 @@ from muster.report.page import Cell, Finding, Folded, Page, Section, Source, Sto
 from muster.report.plots import Bar, Bars, Line, Lines
 from muster.report.run import ENVIRONMENT, PHASE_TITLES, Run, clock, end_of, ending, run_page, seconds_of_phases
 from muster.report.timeline import Kind
-
-_EPOCH = re.compile(r"(?:\[rank \d{1,9}\] )?epoch \d{1,9} of \d{1,9}: step (\d{1,15}), loss ([0-9.einfa+-]{1,32})")
-"""The line that the bundled trainer prints after each epoch."""
+from muster_contract.printed import read_epoch_line
 
 
 @dataclass(frozen=True)
@@ -85,12 +82,8 @@ def job_page(job: JobView) -> Page:
 def points_in(lines: Iterable[tuple[float, str]]) -> Iterator[Point]:
     """The steps that the bundled trainer has printed, from lines with their times."""
     for time, text in lines:
-        match = _EPOCH.match(text)
-        if match is not None:
-            try:
-                yield Point(time, int(match[1]), float(match[2]))
-            except ValueError:
-                continue
+        if (printed := read_epoch_line(text)) is not None:
+            yield Point(time, *printed)
 
 
 def _since(job: JobView) -> str:

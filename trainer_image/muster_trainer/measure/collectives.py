@@ -6,13 +6,13 @@ world, the task measures a plain TCP connection between the first and the last p
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from muster_contract.codes import ExitCode
 from muster_contract.config import Key, number
-from muster_contract.events import Activity, CollectiveMeasurement, Event, LinkMeasurement, encode_event
+from muster_contract.events import Activity, CollectiveMeasurement, Event, LinkMeasurement
+from muster_contract.printed import measurement_line
 from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.host.events import Events
 from muster_trainer.measure.measuring import Timing, durations
@@ -101,4 +101,4 @@ def _one(library: Library, events: Events, name: str, *, floats: int, call: Call
 def send(events: Events, measurement: Event) -> None:
     """Sends a measurement of rank 0, and prints it for clients that read only the log of a pod."""
     events.emit(measurement)
-    events.say(f"measurement {json.dumps(encode_event(measurement))}")
+    events.say(measurement_line(measurement))

@@ -27,6 +27,7 @@ from muster_contract.events import (
     encode_event,
 )
 from muster_contract.notices import NoticeReason
+from muster_contract.printed import epoch_line
 from muster_contract.trainer_spec import CheckpointSpec, TrainerSpec
 from muster_trainer.checkpoint import Fence, Manifest, Store, read_back
 from muster_trainer.checkpoint.objects import location_of
@@ -350,7 +351,7 @@ class Training:
             self.events.notice(NoticeReason.INPUT_STALLED, message)
         if done % self.order.steps_per_epoch == 0:
             waited = f", {self.stall.share:.0%} of the time waiting for samples"
-            self.events.say(f"epoch {epoch} of {self.task.config.epochs}: step {done}, loss {loss:.4f}{waited}")
+            self.events.say(epoch_line(epoch, self.task.config.epochs, step=done, loss=loss) + waited)
 
     def _seconds_due(self) -> bool:
         """Whether everySeconds are over by the clock of rank 0. The vote makes all ranks save at the same step. False during a save."""
