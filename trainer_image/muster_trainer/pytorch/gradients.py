@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from math import prod
 
 import torch
@@ -13,19 +14,19 @@ from torch.distributed.tensor import DTensor, Shard
 
 def all_reduce(parameters: Iterable[nn.Parameter], group: dist.ProcessGroup) -> None:
     """Sums the gradients over the ranks of `group`, with one all-reduce for each dtype."""
-    for pieces in by_type(local(parameter.grad) for parameter in parameters if parameter.grad is not None):
-        flat = torch.cat([piece.reshape(-1) for piece in pieces])
-        dist.all_reduce(flat, group=group)
-        for piece, summed in zip(pieces, flat.split([piece.numel() for piece in pieces]), strict=True):
-            piece.copy_(summed.view_as(piece))
+    together((local(parameter.grad) for parameter in parameters if parameter.grad is not None), partial(dist.all_reduce, group=group))
 
 
-def by_type(tensors: Iterable[torch.Tensor]) -> Iterable[list[torch.Tensor]]:
-    """The tensors of each dtype, in their order."""
+def together(tensors: Iterable[torch.Tensor], collective: Callable[[torch.Tensor], object]) -> None:
+    """Calls the collective once for all tensors of each dtype, and copies the results into the tensors."""
     by_dtype: dict[torch.dtype, list[torch.Tensor]] = {}
     for one in tensors:
         by_dtype.setdefault(one.dtype, []).append(one)
-    return by_dtype.values()
+    for pieces in by_dtype.values():
+        flat = torch.cat([piece.reshape(-1) for piece in pieces])
+        collective(flat)
+        for piece, result in zip(pieces, flat.split([piece.numel() for piece in pieces]), strict=True):
+            piece.copy_(result.view_as(piece))
 
 
 def clip(parameters: Iterable[nn.Parameter], most: float, *, copies: int | None) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -249,11 +250,7 @@ def broadcast_tensor(tensor: torch.Tensor, *, source: int, group: dist.ProcessGr
 @torch.no_grad()
 def broadcast_together(tensors: Iterable[torch.Tensor], *, source: int) -> None:
     """Copies `tensors` from rank `source`, in one message per type of number."""
-    for numbers in gradients.by_type(tensors):
-        flat = torch.cat([one.reshape(-1) for one in numbers])
-        dist.broadcast(flat, src=source)
-        for one, received in zip(numbers, flat.split([one.numel() for one in numbers]), strict=True):
-            one.copy_(received.view_as(one))
+    gradients.together(tensors, partial(dist.broadcast, src=source))
 
 
 @torch.no_grad()

@@ -120,10 +120,10 @@ def load_task(spec: TrainerSpec) -> Task:
             )
         bundled = BUNDLED[spec.task]
         config = read_config(spec.config, (*bundled.KEYS, DATA), others_allowed=False)
-        framework = spec.strategy.framework
-        if find_spec(f"{module_of(framework).__name__}.{spec.task}") is None:
+        framework, models = spec.strategy.framework, getattr(bundled, "MODELS", spec.task)
+        if find_spec(f"{module_of(framework).__name__}.{models}") is None:
             raise BadConfiguration(f"spec.trainer.task: {framework.name} has no task {spec.task}; write another task or strategy")
-        module = module_of(framework, spec.task)
+        module = module_of(framework, models)
         identity = {"spec.trainer.task": spec.task} | {f"spec.trainer.config.{name}": config[name] for name in bundled.IDENTITY_KEYS}
         in_files = dataset_in_files(bundled.dataset) if config.data is not None else None
         return _task(module, f"task {spec.task}", config, identity=identity, dataset=in_files, cache=spec.input.cache, survives=True)
