@@ -15,7 +15,7 @@ import yaml
 
 from muster.admission import cel, change_policy
 from muster.admission.preset import PRESET_NAME
-from muster.admission.structural import Schema, structural_schema
+from muster.admission.structural import Schema, part_of, structural_schema
 from muster.admission.template import template_schema
 from muster.api.constants import GROUP, KIND, PLURAL, PRESET_KIND, PRESET_PLURAL, PRESET_SHORT_NAME, SHORT_NAME, VERSION
 from muster.api.preset import Defaults
@@ -123,7 +123,7 @@ def schema() -> Schema:
         },
     }
     for path, validations in cel.validations().items():
-        _at(whole, path)["x-kubernetes-validations"] = validations
+        part_of(whole, path)["x-kubernetes-validations"] = validations
     return whole
 
 
@@ -205,12 +205,6 @@ def _status() -> Schema:
     status["properties"]["conditions"].update({"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]})
     status["properties"]["roles"].update({"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]})
     return status
-
-
-def _at(schema: Schema, path: tuple[str, ...]) -> Schema:
-    for name in path:
-        schema = schema["properties"][name] if name != "*" else schema["items" if "items" in schema else "additionalProperties"]
-    return schema
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from typing import Any
 from muster.admission.conditions import Schema, negated
 from muster.admission.crd import schema as structural
 from muster.admission.rules import SPEC, Part, Rule, rules_for, rules_for_all
+from muster.admission.structural import part_of
 from muster.api.constants import API_VERSION, KIND
 from muster.strategies.base import Strategy
 from muster.strategies.registry import BUILT_IN, RESERVED_BUILT_IN
@@ -98,7 +99,7 @@ def _rules(strategies: Sequence[Strategy]) -> list[tuple[Rule, list[str]]]:
 
 def _attach(whole: Schema, rule: Rule, strategies: Sequence[str]) -> None:
     """Adds the rule to the schema of its part, unless JSON schema cannot express it."""
-    part = _part(whole, rule.part)
+    part = part_of(whole, rule.part)
     violation = negated(rule.condition.schema(part))
     if violation is None:
         return
@@ -108,9 +109,3 @@ def _attach(whole: Schema, rule: Rule, strategies: Sequence[str]) -> None:
     label = f"{rule.field}: " if rule.field else ""
     # No part is null, so `const: null` is never fulfilled. Unlike with `not`, editors show its errorMessage.
     part.setdefault("allOf", []).append({"if": violation, "then": {"const": None, "errorMessage": f"{label}{rule.message}"}})
-
-
-def _part(schema: Schema, path: Part) -> Schema:
-    for name in path:
-        schema = schema["properties"][name] if name != "*" else schema["items" if "items" in schema else "additionalProperties"]
-    return schema

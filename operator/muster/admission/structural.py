@@ -6,7 +6,7 @@ Structural (Kubernetes documentation, "Specifying a structural schema"): every l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -41,6 +41,13 @@ def structural_schema(model: type[Any], *, defaults: bool) -> Schema:
     """
     whole = TypeAdapter(model).json_schema(by_alias=True)
     return _converted(whole, whole.get("$defs", {}), defaults=defaults)
+
+
+def part_of(schema: Schema, path: Iterable[str]) -> Schema:
+    """The part of a schema at a path, in which `*` stands for each entry of a mapping or list."""
+    for name in path:
+        schema = schema["properties"][name] if name != "*" else schema["items" if "items" in schema else "additionalProperties"]
+    return schema
 
 
 def _converted(node: Mapping[str, Any], definitions: Mapping[str, Any], *, defaults: bool) -> Schema:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from muster.api.job import TrainingJob
 from muster.api.problems import Problem
+from muster.api.status import FINAL_PHASES
 from muster.control.store import Store
 
 
@@ -62,6 +63,6 @@ class JobSlots:
             self._holders = {}
             for key in self._store.keys:
                 status = (self._store.job(key) or {}).get("status") or {}
-                if status.get("admittedTime") and status.get("phase") not in ("Succeeded", "Failed"):
+                if status.get("admittedTime") and status.get("phase") not in FINAL_PHASES:
                     self._holders.setdefault(key.partition("/")[0], set()).add(key)
         return self._holders

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from muster.api.job import TrainingJob
+from muster.api.status import FINAL_PHASES
 from muster.api.unchecked import mapping
 from muster.control.cluster import Object
 from muster.control.coordination import Channel, CoordinationServer, RefusedReportError
@@ -140,7 +141,7 @@ class ClusterChannel:
 def _is_over(status: Object) -> bool:
     """Whether the job or its newest attempt has ended, so that supervisors with running processes must end, too."""
     newest = (status.get("attempts") or [{}])[-1]
-    return status.get("phase") in ("Succeeded", "Failed") or "endTime" in newest
+    return status.get("phase") in FINAL_PHASES or "endTime" in newest
 
 
 def _milestones(report: Report) -> tuple[Any, ...]:

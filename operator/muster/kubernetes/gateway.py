@@ -114,7 +114,7 @@ class Gateway:
         await self._write("DELETE", f"{_JOBS}/namespaces/{namespace}/{PLURAL}/{name}", options)
 
     async def list_presets(self) -> list[Object]:
-        """All presets of the cluster. None if it has no definition of presets. Presets that cannot be parsed are left out."""
+        """All presets of the cluster. Empty if it has no definition of presets. Presets that cannot be parsed are left out."""
         unreadable: list[Unreadable] = []
         try:
             presets = [preset async for preset in self._pages(f"{_JOBS}/{PRESET_PLURAL}", unreadable)]

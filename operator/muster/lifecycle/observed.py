@@ -126,7 +126,7 @@ class ClaimView:
     """The PersistentVolumeClaim that holds a job's checkpoints."""
 
     access_modes: tuple[str, ...] = ()
-    """Name of the claim. Empty if there is no such claim."""
+    """How nodes may mount it. Empty if there is no such claim."""
 
 
 @dataclass(frozen=True)

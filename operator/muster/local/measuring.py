@@ -54,7 +54,7 @@ def run_and_read_events(job: TrainingJob, *, job_file: Path) -> list[Event]:
 
 
 def run_and_measure(job: TrainingJob, *, job_file: Path) -> list[Event]:
-    """Runs `job` and returns its measurements. Raises RunError if there is none."""
+    """Runs `job` and returns its measurements. Raises RunError if nothing was measured."""
     measured = [event for event in run_and_read_events(job, job_file=job_file) if event.what is not None]
     if not measured:
         raise MeasuringError(

@@ -25,9 +25,9 @@ def _check_copies(strategy: Strategy, spec: TrainingJobSpec) -> Iterator[Problem
 
 SERVER = RoleRuntime(program="muster_trainer.tensorflow.server:serve")
 
-# Asynchronous: no replica waits for a broken worker. The coordinator's task type is `chief`. The loss of a parameter server loses
-# variables, # which only the chief can restore. Workers and the chief restart alone. A step belongs to one worker, so no devices share its
-# batch.
+# Training is asynchronous, so no replica waits for a broken worker. The coordinator's task type is `chief`. The loss of a parameter server
+# loses variables, and only the chief can restore them. Workers and the chief restart alone. A step belongs to one worker, so no devices
+# share its batch.
 PARAMETER_SERVER = Strategy(
     runtime=StrategyRuntime(
         "ParameterServer",

@@ -107,7 +107,7 @@ class Facts:
     @property
     def brief_grace(self) -> int | None:
         """The grace period, in seconds, of a program without a supervisor that has nothing left to save, so that its devices are free soon.
-        None stands for the grace period of the pod. It applies under a supervisor, because the supervisor ends its processes in time."""
+        None stands for the grace period of the pod. Under a supervisor it is None, because the supervisor ends its processes in time."""
         return None if self.spec.trainer.supervised else _BRIEF_SECONDS
 
     def replicas_of(self, attempt: int) -> tuple[ReplicaView, ...]:
