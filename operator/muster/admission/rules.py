@@ -32,8 +32,8 @@ from muster.api.spec import DISABLED_NEEDS_COMMAND, ROLE_NAME, ROLE_NAME_MESSAGE
 from muster.strategies.accelerators import GPUS
 from muster.strategies.base import RoleRule, Strategy
 from muster_contract.inputs import INPUT_NAME, INPUT_NAME_MESSAGE, INPUT_SOURCE, INPUT_SOURCE_MESSAGE
+from muster_contract.trainer_spec import ENTRY_POINTS
 
-PROGRAMS = ("task", "module", "script", "command")
 MAX_NAME_LENGTH = 44
 """The rest of the 63 characters of a host name is for `-evaluator-4095`, the longest suffix of a replica, and for other suffixes."""
 JOB_NAME = rf"[a-z]([-a-z0-9]{{0,{MAX_NAME_LENGTH - 2}}}[a-z0-9])?"
@@ -133,7 +133,7 @@ def listed(names: Iterable[str], word: str = "and") -> str:
 
 def _trainer_rules() -> Iterator[Rule]:
     is_program = has("script") | has("command")
-    yield Rule(TRAINER, "", exactly_one(*PROGRAMS), f"needs exactly one of {listed(PROGRAMS)}")
+    yield Rule(TRAINER, "", exactly_one(*ENTRY_POINTS), f"needs exactly one of {listed(ENTRY_POINTS)}")
     yield Rule(TRAINER, "supervisor", ~equals("supervisor", "Disabled") | has("command"), DISABLED_NEEDS_COMMAND)
     yield Rule(TRAINER, "args", ~has("args") | is_program, "is for script and command; write settings of a task or module into config")
     for path, unset in _unset(Input, "input"):

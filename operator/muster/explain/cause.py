@@ -7,11 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from muster.api.status import LONGEST_TEXT
 from muster.explain.evidence import Evidence, Source
-
-LONGEST_TEXT = 4096
-"""Characters of a text that the patterns search: as many as a status may have. Everyone who may create Events writes longer ones, and the
-time of some patterns grows with the square of the length."""
 
 
 class Kind(StrEnum):
@@ -49,6 +46,7 @@ class Cause:
         if evidence.source not in self.sources:
             return None
         pattern = re.compile(self.pattern, re.IGNORECASE | re.DOTALL)
+        # Everyone who may create Events can write longer texts, and the time of some patterns grows with the square of the length.
         match = pattern.search(evidence.text[:LONGEST_TEXT])
         if match is None and evidence.end not in self.ends:
             return None

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from muster.explain.cause import LONGEST_TEXT, Kind
+from muster.api.status import LONGEST_TEXT
+from muster.explain.cause import Kind
 from muster.explain.causes import CAUSES
 from muster.explain.evidence import Evidence, Source, evidence_in
 from muster.explain.explain import first_match
