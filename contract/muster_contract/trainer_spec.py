@@ -103,6 +103,11 @@ class TrainerSpec:
     def entry_point(self) -> EntryPoint:
         return next(name for name in ENTRY_POINTS if getattr(self, name) is not None)
 
+    @property
+    def is_bundled(self) -> bool:
+        """Whether the bundled trainer trains, and not a program of the user."""
+        return self.entry_point in ("task", "module")
+
     @classmethod
     def from_json(cls, text: str) -> TrainerSpec:
         """Parse `MUSTER_TRAINER`. Raises BadConfiguration that names the field."""

@@ -234,14 +234,14 @@ def test_code_of_the_user_that_ends_the_trainer_with_0_has_not_completed_the_job
 
 
 @pytest.mark.parametrize(
-    ("code", "completed", "task", "early"),
+    ("code", "completed", "bundled", "early"),
     [
-        pytest.param(0, {0}, "digits", True, id="another rank has completed"),
-        pytest.param(0, {0, 1}, "digits", False, id="all have completed"),
-        pytest.param(10, {0}, "digits", False, id="a failure"),
-        pytest.param(0, set(), None, False, id="a program of the user"),
+        pytest.param(0, {0}, True, True, id="another rank has completed"),
+        pytest.param(0, {0, 1}, True, False, id="all have completed"),
+        pytest.param(10, {0}, True, False, id="a failure"),
+        pytest.param(0, set(), False, False, id="a program of the user"),
     ],
 )
-def test_a_rank_ends_early_if_it_ends_with_0_and_has_not_completed(code: int, completed: set[int], task: str | None, early: bool) -> None:
-    replica: Any = SimpleNamespace(_completed=completed, _spec=SimpleNamespace(task=task, module=None))
+def test_a_rank_ends_early_if_it_ends_with_0_and_has_not_completed(code: int, completed: set[int], bundled: bool, early: bool) -> None:
+    replica: Any = SimpleNamespace(_completed=completed, _spec=SimpleNamespace(is_bundled=bundled))
     assert Replica._is_early(replica, SimpleNamespace(rank=1, exit_code=code)) is early  # type: ignore[arg-type]

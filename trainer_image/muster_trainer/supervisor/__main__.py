@@ -2,7 +2,7 @@
 
 import os
 
-from muster_trainer.supervisor.replica import supervise
+from muster_trainer.supervisor.attempts import supervise
 from muster_trainer.supervisor.signals import SignalInbox, open_standard_streams
 
 if __name__ == "__main__":

@@ -83,7 +83,7 @@ def _libraries(loader: Path, files: list[Path]) -> list[Path]:
 def _try(folder: Path) -> None:
     """Imports all modules of a supervisor in the copy. This proves that the copy starts. It also compiles the modules, because the trainer
     container mounts the folder read-only."""
-    imports = "import muster_trainer.supervisor.replica, muster_trainer.supervisor.signals, ssl, encodings.idna"
+    imports = "import muster_trainer.supervisor.attempts, muster_trainer.supervisor.signals, ssl, encodings.idna"
     tried = subprocess.run([*command(folder), "-c", imports], env={}, capture_output=True, text=True, check=False)
     if tried.returncode != 0:
         raise CopyError(f"the copy of {sys.executable} in {folder} does not start: {tried.stderr.strip() or tried.returncode}")

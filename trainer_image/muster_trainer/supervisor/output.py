@@ -21,6 +21,12 @@ LONGEST_LINE = 65536
 CHUNK = 65536
 
 
+def say(message: str) -> None:
+    """Writes a line of the supervisor to stderr."""
+    with suppress(OSError):
+        os.write(2, f"muster: {message}\n".encode(errors="replace"))
+
+
 @dataclass
 class Tail:
     """The last lines that a process, or all processes, printed on stdout and stderr. Other threads may read it."""

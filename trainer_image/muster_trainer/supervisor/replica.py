@@ -1,45 +1,35 @@
-"""Runs a replica, from its environment to its last words. Read `Replica.run` from top to bottom."""
+"""The processes of a replica in one attempt, from their start to its last words. Read `Replica.run` from top to bottom."""
 
 from __future__ import annotations
 
 import math
-import os
 import selectors
 import signal
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 
 from muster_contract.codes import ExitCode, signal_name
-from muster_contract.environment import RESCUE_SECONDS, ReplicaEnvironment, path_in
-from muster_contract.errors import TrainerError
+from muster_contract.environment import RESCUE_SECONDS, ReplicaEnvironment
 from muster_contract.events import Activity, Commit, CommitReason, Completed, Evaluation, Event, Pace, Save, Step, Waiting
 from muster_contract.notices import Notice, NoticeReason
 from muster_contract.reports import LastWords, ProcessReport, ProcessState, Report, Stack
 from muster_contract.run_state import RunState, apply, with_notice
 from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.supervisor import stacks
-from muster_trainer.supervisor.environment import Launch, plan, unpacked, with_world
+from muster_trainer.supervisor.environment import Launch
 from muster_trainer.supervisor.events import EventLog, EventReader, Line
 from muster_trainer.supervisor.history import AttemptRecord, HistoryWriter
-from muster_trainer.supervisor.image import prepared, with_library
-from muster_trainer.supervisor.last_words import last_words, last_words_of, write
+from muster_trainer.supervisor.last_words import last_words
 from muster_trainer.supervisor.listener import Connection, Listener
-from muster_trainer.supervisor.memories import Memories
 from muster_trainer.supervisor.outcome import STOPPED, End, Outcome, judge, meaning
-from muster_trainer.supervisor.output import Output
+from muster_trainer.supervisor.output import Output, say
 from muster_trainer.supervisor.output_tail import peer_lost_pattern
 from muster_trainer.supervisor.permanent_failure import START_SECONDS
 from muster_trainer.supervisor.processes import Process, become_subreaper, reap, signal_descendants
 from muster_trainer.supervisor.reporting import Reporter, report_of
 from muster_trainer.supervisor.signals import SignalInbox
-from muster_trainer.supervisor.snapshot_copier import SnapshotCopier
-from muster_trainer.supervisor.status_posts import status_variables
-from muster_trainer.supervisor.succession import Succession
 from muster_trainer.supervisor.survivors import Survivors, order
-from muster_trainer.supervisor.trackers import mlflow_run, tracker_variables
 from muster_trainer.supervisor.warm import Starter
 
 SIBLING_GRACE = 3.0  # seconds from SIGTERM to SIGKILL for the siblings of a failed process that cannot save
@@ -49,7 +39,6 @@ DESCENDANT_GRACE = 1.0  # seconds from SIGTERM to SIGKILL for what the processes
 DESCENDANT_DEADLINE = 5.0  # seconds after SIGKILL until a process that is stuck in the kernel is left alone
 TAIL_SECONDS = 0.2  # how long the output of an ended process may take to arrive, before the supervisor judges the end
 OUTPUT_SECONDS = 2.0
-REPORT_SECONDS = 2.0
 # Seconds before a world that hangs is ended, so that every supervisor can take the stacks of its processes.
 SHORTEST_HOLD, LONGEST_HOLD = 3.0, 10.0
 IDLE_SECONDS = 2.0
@@ -57,152 +46,6 @@ PREPARE_SECONDS = 2.0  # of training before the next attempt is prepared, becaus
 LONGEST_TURN = 1.0  # seconds; the longest wait for an event, in case a wake-up is missed
 BEFORE_STEPS = (Activity.STARTING, Activity.RESTORING)  # activities of the bundled trainer in which no step is done
 PROGRESSING = {each.event for each in (Step, Commit, Evaluation, Pace)}  # events of processes that make progress
-
-
-def supervise(environ: Mapping[str, str], inbox: SignalInbox) -> int:
-    """Runs the replica that `environ` describes, one attempt after another. Writes the last words, and returns the exit code."""
-    try:
-        replica = ReplicaEnvironment.from_environment(environ)
-        environ = prepared(environ)
-    except TrainerError as error:
-        words = last_words_of(error, None)
-        _write(words, environ)
-        return words.code
-    reporter, starter, history = Reporter(replica, say, inbox.wake), Starter(inbox), HistoryWriter(say)
-    memories, survivors = Memories(say), Survivors()
-    standby = replica.standby
-    while True:
-        words, report = (
-            _stand_by(environ, replica, starter)
-            if standby
-            else _live(environ, inbox, reporter, starter=starter, history=history, memories=memories, survivors=survivors)
-        )
-        succession = Succession(reporter, inbox, words, report, standby=standby)
-        with _copying(replica, memories, reporter) if standby else nullcontext():
-            world = succession.await_world()
-        if world is None:
-            words = succession.words
-            break
-        environ, standby = with_world(environ, world), False
-    survivors.end()
-    starter.close()
-    _write(words, environ)
-    reporter.finish(replace(report, last_words=words), seconds=REPORT_SECONDS)
-    history.finish()
-    return words.code
-
-
-def _stand_by(environ: Mapping[str, str], replica: ReplicaEnvironment, starter: Starter) -> tuple[LastWords, Report]:
-    """Imports the framework and opens the task, so that the replica can join a world sooner."""
-    with suppress(TrainerError):  # it is raised again when the processes start
-        starter.warm_up(environ, bundled=_is_bundled(replica.trainer_spec))
-        starter.prepare(replica.processes, opens_task=True)
-    return last_words(ExitCode.PREEMPTED, "this stand-by replica has joined no world", None), report_of(replica)
-
-
-@contextmanager
-def _copying(replica: ReplicaEnvironment, memories: Memories, reporter: Reporter) -> Iterator[None]:
-    """Copies the snapshots of the world into the memory of this spare, in the block."""
-    try:
-        spec = replica.trainer_spec.memory
-    except TrainerError:  # it is raised again when the processes start
-        spec = None
-    if spec is None or not spec.spares or not memories.reserve(replica.processes, spec):
-        yield
-        return
-    arenas = [arena for position in range(replica.processes) if (arena := memories.arena(position)) is not None]
-    copier = SnapshotCopier(arenas, lambda: reporter.snapshot_sources, job=replica.job_uid, spare=replica.index, say=say)
-    copier.start()
-    try:
-        yield
-    finally:
-        copier.stop()
-
-
-def _is_bundled(spec: TrainerSpec) -> bool:
-    return spec.task is not None or spec.module is not None
-
-
-def _live(
-    environ: Mapping[str, str],
-    inbox: SignalInbox,
-    reporter: Reporter,
-    *,
-    starter: Starter,
-    history: HistoryWriter,
-    memories: Memories,
-    survivors: Survivors,
-) -> tuple[LastWords, Report]:
-    """Runs one attempt. Returns its last words and its last report."""
-    replica = ReplicaEnvironment.from_environment(environ)
-    try:
-        spec, environ = replica.trainer_spec, unpacked(environ)
-        listener = None if _is_bundled(spec) else _listener(replica)
-        with closing(listener) if listener else nullcontext():
-            if listener:
-                environ = {**with_library(environ), **listener.variables, **_status_variables(environ, replica, listener)}
-            launches = memories.with_memory(plan(environ, replica, spec), spec.memory)
-            if spec.memory and spec.memory.spares:
-                reporter.snapshot_server = memories.serve(loopback=replica.coordinator_authority is None)
-            if not _is_bundled(spec):
-                launches = _with_trackers(launches, replica)
-            life = Replica(
-                replica,
-                spec,
-                launches,
-                inbox=inbox,
-                log=EventLog(replica),
-                reporter=reporter,
-                starter=starter,
-                listener=listener,
-                history=history,
-                survivors=survivors,
-            )
-            words = life.run()
-            history.write(replica, life.history(words), environ)
-            return words, life.report()
-    except TrainerError as error:
-        return last_words_of(error, replica.attempt), report_of(replica)
-
-
-def _with_trackers(launches: list[Launch], replica: ReplicaEnvironment) -> list[Launch]:
-    """Adds the variables of experiment trackers to the processes. Variables that the user has set do not change."""
-    run_variables = mlflow_run(replica, launches[0].env, say)
-    tracked = [replace(launch, env={**tracker_variables(replica, launch.rank, launch.env), **launch.env}) for launch in launches]
-    return [replace(tracked[0], env={**tracked[0].env, **run_variables}), *tracked[1:]]
-
-
-def _listener(replica: ReplicaEnvironment) -> Listener | None:
-    """The listener for events of the user's programs. None if there is no port for it; the programs run all the same."""
-    try:
-        return Listener(replica.index if replica.first_rank is None else replica.first_rank)
-    except OSError as error:
-        say(f"nothing can listen on the loopback interface ({error}); programs that use muster_training report nothing")
-        return None
-
-
-def _status_variables(environ: Mapping[str, str], replica: ReplicaEnvironment, listener: Listener) -> dict[str, str]:
-    """The variables by which the user's programs can post their status. Empty if the token cannot be written."""
-    try:
-        return status_variables(environ, url=listener.status_url, token=listener.token, folder=replica.state_dir)
-    except OSError as error:
-        say(f"{replica.state_dir} cannot be written ({error.strerror}); programs cannot post their status")
-        return {}
-
-
-def say(message: str) -> None:
-    """Writes a line of the supervisor to stderr."""
-    try:
-        os.write(2, f"muster: {message}\n".encode(errors="replace"))
-    except OSError:
-        return
-
-
-def _write(words: LastWords, environ: Mapping[str, str]) -> None:
-    if words.code != ExitCode.COMPLETED:
-        say(words.message)
-    if problem := write(words, path_in(environ, "termination_log")):
-        say(problem)
 
 
 @dataclass(frozen=True)
@@ -332,7 +175,7 @@ class Replica:
             self._selector.register(self._listener, selectors.EVENT_READ)
         self._publish()
         survivors = self._survivors.hand_over(self._launches)
-        new = self._starter.start([each for each in self._launches if each.rank not in survivors], bundled=_is_bundled(self._spec))
+        new = self._starter.start([each for each in self._launches if each.rank not in survivors], bundled=self._spec.is_bundled)
         for process in chain(survivors.values(), new):  # if one cannot be started, the earlier ones are ended
             self._processes.append(process)
             reader = EventReader(process.events, process.rank)
@@ -393,7 +236,7 @@ class Replica:
                 self._moved = time.monotonic()
                 if self._listener and not (isinstance(reader, Connection) and reader.is_post):
                     self._listener.posts.superseded = True
-            if isinstance(line.event, Waiting) and _is_bundled(self._spec):
+            if isinstance(line.event, Waiting) and self._spec.is_bundled:
                 self._process_of(reader.rank).waiting = True
             if isinstance(line.event, Completed):
                 self._completed.add(reader.rank)
@@ -568,7 +411,7 @@ class Replica:
             error=self._state.errors.get(process.rank),
             is_early=self._is_early(process),
             starting=self._is_starting(ended),
-            uses_contract=_is_bundled(self._spec) or any(reader.uses_contract for reader in self._readers if reader.rank == process.rank),
+            uses_contract=self._spec.is_bundled or any(reader.uses_contract for reader in self._readers if reader.rank == process.rank),
             peer_lost=self._peer_lost,
         )
 
@@ -592,13 +435,13 @@ class Replica:
 
     def _is_early(self, process: Process) -> bool:
         """Whether the bundled trainer ended with 0 before its work was done."""
-        return process.exit_code == ExitCode.COMPLETED and process.rank not in self._completed and _is_bundled(self._spec)
+        return process.exit_code == ExitCode.COMPLETED and process.rank not in self._completed and self._spec.is_bundled
 
     def _is_starting(self, ended: Ended) -> bool:
         """Whether the user's own program had reported no step and no commit when it ended. False in later attempts, because the program may
         have run before, perhaps on another node."""
         no_progress = self._moved == self._started
-        return self._replica.attempt == 0 and no_progress and ended.seconds < START_SECONDS and not _is_bundled(self._spec)
+        return self._replica.attempt == 0 and no_progress and ended.seconds < START_SECONDS and not self._spec.is_bundled
 
     def _last_words(self) -> LastWords:
         ends = [self._end(ended) for ended in self._ends] + self._ends_of_survivors()
@@ -607,9 +450,9 @@ class Replica:
             # The world stops because another replica was asked to. The bundled trainer also shows that by its exit code.
             stop_requested=self._stops_handled > 0 or self._state.phase == Activity.STOPPING,
             overdue=self._ending.killed,
-            own_program=self._spec.script is not None or self._spec.command is not None,
+            own_program=not self._spec.is_bundled,
             commits=frozenset(self._commit_reasons),
-            saved=self._state.is_saved or (_is_bundled(self._spec) and self._state.phase in BEFORE_STEPS),
+            saved=self._state.is_saved or (self._spec.is_bundled and self._state.phase in BEFORE_STEPS),
         )
         if self._was_ended_with_job(outcome):
             outcome = self._outcome_with_job()
