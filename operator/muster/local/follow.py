@@ -1,9 +1,11 @@
-"""Follows the logs of replicas. Replicas write to files, so no output is lost if `muster run` is killed."""
+"""Follows the files that replicas write: their logs and events. So no output is lost if `muster run` is killed."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+
+from muster.report.storage import open_regular
 
 CHUNK = 1 << 20
 
@@ -22,7 +24,7 @@ class LogFollower:
         """The new lines of the log."""
         offset = self._offsets.get(log, 0)
         try:
-            with os.fdopen(os.open(log, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # a pipe must not block
+            with os.fdopen(open_regular(log), "rb") as file:
                 file.seek(offset)
                 chunk = file.read(CHUNK)
         except OSError:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
+from muster.local.follow import LogFollower
 from muster.report.history import History, events_in, history_of
-from muster.report.storage import open_regular
 from muster_contract.events import Event, Pace, PhaseEvent, Step
 
-CHUNK = 8 << 20
 MOST_STEPS = 20_000
 
 
@@ -19,7 +17,7 @@ class RunFollower:
 
     def __init__(self, run: Path) -> None:
         self._run = run
-        self._offsets: dict[Path, int] = {}
+        self._follower = LogFollower()
         self._identity: tuple[int, int] | None = None
         self._events: list[Event] = []
         self._steps: list[Step] = []
@@ -29,8 +27,8 @@ class RunFollower:
         """The history so far. None if there is no event yet."""
         self._begin_anew_if_replaced()
         for path in sorted(self._run.glob("attempts/*/*/events.jsonl")):
-            while text := self._read(path):
-                self._take(text)
+            while lines := self._follower.lines(path):
+                self._take(lines)
         events = [*self._events, *self._steps]
         return history_of(events) if events else None
 
@@ -38,23 +36,11 @@ class RunFollower:
         """Starts over if another run is in the directory."""
         stat = self._run.stat()
         if self._identity not in (None, (stat.st_dev, stat.st_ino)):
-            self._offsets, self._events, self._steps, self._stride = {}, [], [], 1
+            self._follower, self._events, self._steps, self._stride = LogFollower(), [], [], 1
         self._identity = stat.st_dev, stat.st_ino
 
-    def _read(self, path: Path) -> str:
-        offset = self._offsets.get(path, 0)
-        try:
-            with os.fdopen(open_regular(path), "rb") as file:
-                file.seek(offset)
-                chunk = file.read(CHUNK)
-        except OSError:
-            return ""
-        end = chunk.rfind(b"\n") + 1
-        self._offsets[path] = offset + end
-        return chunk[:end].decode(errors="replace")
-
-    def _take(self, text: str) -> None:
-        for event in events_in(text):
+    def _take(self, lines: list[str]) -> None:
+        for event in events_in("\n".join(lines)):
             if isinstance(event, Step):
                 if self._is_stored(event):
                     self._steps.append(event)
