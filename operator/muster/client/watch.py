@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from pydantic import ValidationError
 
 from muster.api.job import TrainingJob
@@ -20,7 +18,7 @@ from muster_contract.codes import ExitCode
 
 async def watch(connection: Connection, name: str) -> int:
     """Shows the job until it has ended. Returns the exit code, as of `muster run`. Raises NoJobError, also when the job is deleted."""
-    display = make_display(quiet=False, clock=time.monotonic)
+    display = make_display(quiet=False)
     jobs = Jobs(connection)
     await jobs.get(name)
     before = TrainingJobStatus()

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
 from threading import Thread
@@ -55,6 +56,22 @@ def tracing_from(environ: Mapping[str, str]) -> Tracing | None:
         ) from error
     except (ValueError, RuntimeError) as error:
         raise TracingError(f"no traces are sent, because a variable OTEL_* has a value that OpenTelemetry refuses: {error}") from error
+
+
+@contextmanager
+def traces(environ: Mapping[str, str], say: Callable[[str], None]) -> Iterator[Tracing | None]:
+    """The tracing that the variables request, until the end of the block. If traces cannot be sent, `say` gets the reason, and jobs run
+    without them. If spans are lost, it gets a sentence about that at the end."""
+    tracing = None
+    try:
+        tracing = tracing_from(environ)
+    except TracingError as error:
+        say(str(error))
+    try:
+        yield tracing
+    finally:
+        if tracing is not None and (lost := tracing.close()):
+            say(lost)
 
 
 def _check(environ: Mapping[str, str], source: str, chosen: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ import sys
 
 from kubernetes.aio.config import ConfigException
 
-from muster.control.tracing import Tracing, TracingError, tracing_from
+from muster.control.tracing import Tracing, traces
 from muster.kubernetes.configuration import Configuration, ConfigurationError, operator_pod, read_configuration
 from muster.kubernetes.operator import assembled
 from muster.strategies.registry import REFUSED
@@ -31,15 +31,6 @@ class OneLine(logging.Formatter):
         return printable(super().format(record))
 
 
-def _started_tracing() -> Tracing | None:
-    """Jobs run without traces if these cannot be sent."""
-    try:
-        return tracing_from(os.environ)
-    except TracingError as error:
-        logging.getLogger("muster.tracing").error("%s", error)
-        return None
-
-
 async def _serve(configuration: Configuration, tracing: Tracing | None) -> int:
     serving = asyncio.current_task()
     assert serving is not None
@@ -51,11 +42,6 @@ async def _serve(configuration: Configuration, tracing: Tracing | None) -> int:
         except asyncio.CancelledError:
             return 0
         return SUPERSEDED if operator.superseded else 0
-
-
-def _close(tracing: Tracing | None) -> None:
-    if tracing is not None and (lost := tracing.close()):
-        logging.getLogger("muster.tracing").warning("%s", lost)
 
 
 def main() -> int:
@@ -70,16 +56,14 @@ def main() -> int:
     logging.basicConfig(level=configuration.log_level.upper(), handlers=[handler])
     for reason in REFUSED:
         logging.getLogger("muster.strategies").error(reason)
-    tracing = _started_tracing()
-    gc.freeze()
-    gc.set_threshold(*COLLECTIONS)
-    try:
-        return asyncio.run(_serve(configuration, tracing))
-    except (OSError, ConfigException) as error:
-        print(f"cannot start: {error}", file=sys.stderr)
-        return MISCONFIGURED
-    finally:
-        _close(tracing)
+    with traces(os.environ, logging.getLogger("muster.tracing").error) as tracing:
+        gc.freeze()
+        gc.set_threshold(*COLLECTIONS)
+        try:
+            return asyncio.run(_serve(configuration, tracing))
+        except (OSError, ConfigException) as error:
+            print(f"cannot start: {error}", file=sys.stderr)
+            return MISCONFIGURED
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -59,7 +58,7 @@ def main() -> int:
         threading.Thread(target=_stop_with_input, name="attached", daemon=True).start()
     try:
         job = check_job(request.job, source=request.job_file)
-        display = make_display(quiet=False, clock=time.monotonic)
+        display = make_display(quiet=False)
         file, directory = Path(request.job_file), Path(request.directory)
         return run_job(job, directory, job_file=file, display=display, resume=request.resume, resume_command="resume()")
     except RunError as error:

@@ -4,6 +4,7 @@ may contain them."""
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from typing import IO, Protocol
 
@@ -35,12 +36,12 @@ class Display(Protocol):
         """Removes the live panel. Lines may still follow."""
 
 
-def make_display(*, quiet: bool, clock: Callable[[], float]) -> Display:
-    """The display for standard output. `clock` returns monotonic seconds."""
+def make_display(*, quiet: bool) -> Display:
+    """The display for standard output."""
     if quiet:
-        return PlainDisplay(sys.stdout, clock, progress=False)
+        return PlainDisplay(sys.stdout, time.monotonic, progress=False)
     console = Console(highlight=False)
-    return PanelDisplay(console) if console.is_terminal and not console.is_dumb_terminal else PlainDisplay(sys.stdout, clock)
+    return PanelDisplay(console) if console.is_terminal and not console.is_dumb_terminal else PlainDisplay(sys.stdout, time.monotonic)
 
 
 class PlainDisplay:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import shlex
-import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +13,7 @@ from pathlib import Path
 from muster.admission.read import read_job
 from muster.api.job import TrainingJob
 from muster.control.presets import read_with_preset
-from muster.control.tracing import Tracing, TracingError, tracing_from
+from muster.control.tracing import traces
 from muster.local.display import Display, make_display
 from muster.local.errors import FieldError
 from muster.local.localize import remarks
@@ -62,7 +61,7 @@ def run_file(request: RunRequest) -> ExitCode:
 def _run_file(request: RunRequest) -> ExitCode:
     allowed = PortRange.parse(request.ports) if request.ports else None
     job = read_with_preset(request.job_file, request.presets, overridden(read_job(request.job_file), request.overrides))
-    display = make_display(quiet=request.quiet, clock=time.monotonic)
+    display = make_display(quiet=request.quiet)
     settings = Settings(
         cwd=Path.cwd(),
         job_file=Path(request.job_file),
@@ -106,22 +105,9 @@ def _run_started(start: Start, settings: Settings, display: Display) -> ExitCode
 
 
 async def _run(start: Start, settings: Settings, display: Display) -> ExitCode:
-    tracing = _started_tracing(display)
-    if tracing is not None and start.before is not None:
-        tracing.record(start.job.with_status(start.before), start.job.status, start.observed)
-    try:
-        return await Runner(start.job, start.directory, settings=settings, display=display, tracing=tracing).run()
-    finally:
-        if tracing is not None and (lost := tracing.close()):
-            display.line(lost)
-
-
-def _started_tracing(display: Display) -> Tracing | None:
-    """Starts tracing. If that fails, the job runs without traces. The SDK's log records would disturb the display, and `Tracing.close`
-    reports the same."""
+    # The log records of the SDK would disturb the display, and `traces` reports the same.
     logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
-    try:
-        return tracing_from(os.environ)
-    except TracingError as error:
-        display.line(str(error))
-        return None
+    with traces(os.environ, display.line) as tracing:
+        if tracing is not None and start.before is not None:
+            tracing.record(start.job.with_status(start.before), start.job.status, start.observed)
+        return await Runner(start.job, start.directory, settings=settings, display=display, tracing=tracing).run()

@@ -13,7 +13,7 @@ import pytest
 from local_cluster.ports import free_ports
 from muster.api.job import TrainingJob
 from muster.api.status import AttemptRecord, CheckpointStatus, Phase, TrainingJobStatus
-from muster.control.tracing import Tracing, TracingError, tracing_from
+from muster.control.tracing import Tracing, TracingError, traces, tracing_from
 from muster.lifecycle.observed import Observed
 from tests.support.collector import Collector, collecting
 from tests.support.texts import absent
@@ -71,6 +71,26 @@ def test_tracing_is_off_without_an_endpoint_or_when_disabled(environ: dict[str, 
 def test_unsupported_settings_of_tracing_are_refused_with_the_variable(environ: dict[str, str], variable: str) -> None:
     with pytest.raises(TracingError, match=f"^{variable}: "):
         tracing_from(environ)
+
+
+def test_jobs_run_without_traces_that_cannot_be_sent() -> None:
+    sentences: list[str] = []
+    with traces({HERE: "collector:4318"}, sentences.append) as tracing:
+        assert tracing is None
+        assert len(sentences) == 1
+        assert HERE in sentences[0]
+    assert len(sentences) == 1
+
+
+@pytest.mark.parametrize("lost", ["", "2 spans are lost"])
+def test_lost_spans_are_reported_at_the_end(monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
+    close = Tracing.close
+    monkeypatch.setattr(Tracing, "close", lambda tracing: close(tracing) or lost)
+    sentences: list[str] = []
+    with traces({HERE: "http://collector:4318"}, sentences.append) as tracing:
+        assert tracing is not None
+        assert sentences == []
+    assert sentences == list(filter(None, [lost]))
 
 
 def test_values_that_the_sdk_refuses_raise_a_tracing_error(monkeypatch: pytest.MonkeyPatch) -> None:
