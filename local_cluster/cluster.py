@@ -16,6 +16,7 @@ from .process import run
 
 NAME = "muster"
 SHARED = "/shared"
+CLAIM_SIZE = "10Gi"  # a claim needs one, and nothing enforces it
 NODE_READY_TIMEOUT = 240.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 0.5  # seconds between two looks at a condition
 
@@ -227,7 +228,7 @@ class Cluster:
             if old:
                 self.execute(node, "ctr", "--namespace", "k8s.io", "images", "rm", *old)
 
-    def make_shared_claim(self, name: str, namespace: str = "default", *, size: str = "10Gi") -> Path:
+    def make_shared_claim(self, name: str, namespace: str = "default") -> Path:
         """Creates a PersistentVolumeClaim that pods of all nodes can write at once. Returns its folder on this machine.
 
         Every user can write to the folder, because Kubernetes changes no ownership on such a volume.
@@ -237,9 +238,9 @@ class Cluster:
         folder.chmod(0o777)
         inside = f"{SHARED}/{namespace}/{name}"
         both = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
-        volume_spec = {**both, "capacity": {"storage": size}, "hostPath": {"path": inside}, "persistentVolumeReclaimPolicy": "Retain"}
+        volume_spec = {**both, "capacity": {"storage": CLAIM_SIZE}, "hostPath": {"path": inside}, "persistentVolumeReclaimPolicy": "Retain"}
         volume_spec["claimRef"] = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": name, "namespace": namespace}
-        claim_spec = {**both, "resources": {"requests": {"storage": size}}, "volumeName": f"{namespace}-{name}"}
+        claim_spec = {**both, "resources": {"requests": {"storage": CLAIM_SIZE}}, "volumeName": f"{namespace}-{name}"}
         volume = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": f"{namespace}-{name}"}, "spec": volume_spec}
         claim = {
             "apiVersion": "v1",

@@ -51,10 +51,10 @@ TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 class WireError(ValueError):
     """A document that does not fit its class. The message starts with the path of the field."""
 
-    def __init__(self, problem: str, *, path: str = "") -> None:
+    def __init__(self, problem: str) -> None:
         super().__init__(problem)
         self.problem = problem
-        self.path = path
+        self.path = ""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.problem}" if self.path else self.problem

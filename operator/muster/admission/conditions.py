@@ -115,11 +115,11 @@ def matches(pattern: str, path: str = "") -> Condition:
     )
 
 
-def starts_with(prefix: str, path: str = "") -> Condition:
+def starts_with(prefix: str) -> Condition:
     return Condition(
-        lambda it: f"{_cel(it, path)}.startsWith({literal(prefix)})",
-        lambda part: isinstance(text := value_at(part, path), str) and text.startswith(prefix),
-        lambda part: _at(part, path, {"pattern": f"^{re.escape(prefix)}"}, absent=False),
+        lambda it: f"{it}.startsWith({literal(prefix)})",
+        lambda part: isinstance(part, str) and part.startswith(prefix),
+        lambda _: {"pattern": f"^{re.escape(prefix)}"},
     )
 
 

@@ -58,7 +58,7 @@ class Executor:
         self.pod_groups = PodGroups(dependencies.cluster, dependencies.store)
         self._slots = Slots(AT_ONCE)
 
-    async def carry_out(self, admitted: Admitted, actions: Sequence[Action], placements: Mapping[str, Placement] | None = None) -> Created:
+    async def carry_out(self, admitted: Admitted, actions: Sequence[Action], placements: Mapping[str, Placement]) -> Created:
         """Carries out the actions concurrently, but creates the service before the pods.
 
         After all actions have ended, raises the first RefusedError in their order, or else the first other error.
@@ -73,7 +73,7 @@ class Executor:
         await self._ensure_objects(job, plans)
         group = await self.pod_groups.ensure(admitted)
         batch = creations[: max(MOST_CREATIONS, len(plans.whole.replicas) // SHARE_OF_CREATIONS)]
-        _raise_worst(await self._all(job, batch, lambda action: self._create(admitted, action, plans, group, placements or {})))
+        _raise_worst(await self._all(job, batch, lambda action: self._create(admitted, action, plans, group, placements)))
         return Created(len(batch), remaining=len(creations) - len(batch))
 
     async def _all(

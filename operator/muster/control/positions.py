@@ -47,7 +47,7 @@ class Positions:
         self,
         read: Callable[[str, str], Awaitable[list[Object]]],
         *,
-        enqueue: Callable[[str], None] = lambda _: None,
+        enqueue: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._read = read

@@ -154,9 +154,9 @@ def stopped(job: TrainingJob, code: ExitCode, resume_command: str) -> list[str]:
     return [f"stopped; nothing was saved. Start again with: {resume_command}"]
 
 
-def log_tail(log: Path, lines: int = LOG_LINES) -> Sequence[str]:
+def log_tail(log: Path) -> Sequence[str]:
     """The last lines of a log. Empty if it cannot be read."""
-    return tail_of(log, MOST_LOG_BYTES).splitlines()[-lines:]
+    return tail_of(log, MOST_LOG_BYTES).splitlines()[-LOG_LINES:]
 
 
 def _steps(count: int) -> str:

@@ -39,12 +39,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Advice:
-    """`chosen` is None if no world has enough memory. `batch` is the least number of samples of each process that is efficient, or None for
-    any."""
+    """`chosen` is None if no world has enough memory."""
 
     candidates: Sequence[Candidate]
     chosen: Candidate | None
-    batch: int | None
     reasons: Sequence[str]
 
     @property
@@ -69,7 +67,7 @@ def advise(costs: Costs, sizes: Sequence[int], *, samples: int, measured: Measur
     chosen = _choose(fitting) if fitting else None
     larger = chosen.world.processes if chosen and chosen.world.processes > 1 else min((size for size in sizes if size > 1), default=1)
     batch = share_for(costs, larger, overhead=OVERHEAD)
-    return Advice(candidates, chosen, batch, _reasons(costs, candidates, chosen, larger=larger, batch=batch))
+    return Advice(candidates, chosen, _reasons(costs, candidates, chosen, larger=larger, batch=batch))
 
 
 def _candidate(costs: Costs, size: int, *, samples: int, measured: Measured, machine_bytes: float | None) -> Candidate:

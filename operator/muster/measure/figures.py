@@ -23,7 +23,6 @@ class RunFigures:
     """
 
     processes: int
-    steps: int
     step_seconds: float
     interval: tuple[float, float]
     """95 % interval of the median, by order statistics."""
@@ -69,7 +68,6 @@ def figures_of(run: Run) -> RunFigures:
     training = max(curve[-1].time - (curve[0].time - curve[0].seconds), stepping)
     return RunFigures(
         processes=len({(one.role, one.index, one.rank) for one in history.fingerprints if one.role != "evaluator"}),
-        steps=len(curve),
         step_seconds=median(seconds),
         interval=interval_of_median(seconds),
         samples_per_second=sum(step.samples for step in steady if step.seconds) / max(sum(seconds), 1e-9),

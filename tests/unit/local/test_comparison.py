@@ -62,7 +62,7 @@ def test_names_of_variants_may_have_letters_of_any_script(tmp_path: Path) -> Non
 
 def figures(processes: int, seconds: float, communication: float | None, **metrics: float) -> RunFigures:
     return RunFigures(
-        processes, 100, seconds / 100, (seconds / 101, seconds / 99), 1000.0, seconds, communication, 0.1, 2**30, 0.25, metrics, 0.9
+        processes, seconds / 100, (seconds / 101, seconds / 99), 1000.0, seconds, communication, 0.1, 2**30, 0.25, metrics, 0.9
     )
 
 

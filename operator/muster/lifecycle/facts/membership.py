@@ -68,7 +68,7 @@ def assigned(
     return _sorted((*inside, *unwanted), roles), _sorted(idle, roles)
 
 
-def left_behind_of(observed: Observed, status: TrainingJobStatus, roles: Iterable[RoleName] = ()) -> Views:
+def left_behind_of(observed: Observed, status: TrainingJobStatus, roles: Iterable[RoleName]) -> Views:
     """The replicas that the status lists as left behind, each in its last attempt, in the order of `roles`."""
     attempts = {each.uid: each.attempt for each in status.left_behind}
     views = [view for view in observed.replicas if view.uid in attempts]

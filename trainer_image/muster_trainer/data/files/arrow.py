@@ -56,7 +56,6 @@ class _Reader(Reader):
 class Arrow(Columnar):
     """Each row is a sample."""
 
-    title = "Arrow"
     reader = _Reader
 
 

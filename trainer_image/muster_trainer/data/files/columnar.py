@@ -53,7 +53,6 @@ class Reader(ABC):
 class Columnar(FileSet):
     """Each row is a sample. A batch decodes each group that it needs at most once, in their order."""
 
-    title: ClassVar[str]
     reader: ClassVar[type[Reader]]
 
     def __init__(self, files: Sequence[OpenFile], parts: Sequence[Part]) -> None:

@@ -54,7 +54,6 @@ class _Reader(Reader):
 class Parquet(Columnar):
     """Each row is a sample."""
 
-    title = "Parquet"
     reader = _Reader
 
 
