@@ -48,7 +48,8 @@ class Ranks(Protocol):
 
     rank: int
 
-    def broadcast(self, text: str) -> str: ...
+    def broadcast(self, text: str) -> str:
+        return self.gather(text)[0]
 
     def gather(self, text: str) -> list[str]: ...
 
@@ -60,13 +61,10 @@ class Ranks(Protocol):
 
 
 @dataclass
-class Alone:
+class Alone(Ranks):
     """A world of one rank."""
 
     rank: int = 0
-
-    def broadcast(self, text: str) -> str:
-        return text
 
     def gather(self, text: str) -> list[str]:
         return [text]
@@ -180,7 +178,7 @@ class Lines:
         self.connection.close()
 
 
-class RankZero:
+class RankZero(Ranks):
     """Rank 0. It listens, and has a thread for the connection of each other rank."""
 
     rank = 0
@@ -194,9 +192,6 @@ class RankZero:
         self._unverified = threading.BoundedSemaphore(world + MOST_STRANGERS)
         self._listener = address.listen(backlog=world)
         threading.Thread(target=self._accept, name="muster-ranks", daemon=True).start()
-
-    def broadcast(self, text: str) -> str:
-        return self.gather(text)[0]
 
     def gather(self, text: str) -> list[str]:
         self._number += 1
@@ -281,7 +276,7 @@ class RankZero:
             lines.send(lost=str(error))
 
 
-class OtherRank:
+class OtherRank(Ranks):
     """Every rank but the first. It has one connection to rank 0."""
 
     def __init__(self, address: Address, greeting: dict[str, Any], rank: int) -> None:
@@ -292,9 +287,6 @@ class OtherRank:
         self._stop_at: int | None = None
         self._rank_zero_ended = False
         self._lines = self._meet(address, greeting)
-
-    def broadcast(self, text: str) -> str:
-        return self.gather(text)[0]
 
     def gather(self, text: str) -> list[str]:
         self._number += 1

@@ -337,7 +337,7 @@ class Training:
         return self.memory is not None and self.memory.is_on and self.memory.between.fixed == 1
 
     def _report_step(self, event: Step) -> None:
-        done, loss, epoch, seconds = event.step, event.loss_value, event.epoch, event.seconds
+        done, loss, seconds = event.step, event.loss_value, event.seconds
         if event.staleness is not None:
             self.stalenesses.append(event.staleness)
         if not self._delays_events:
@@ -349,7 +349,8 @@ class Training:
         self.summaries.write(done, {"loss": loss, "input_share": event.input_seconds / max(seconds, 1e-9), **rates})
         if message := self.stall.add(seconds=seconds, waited=event.input_seconds):
             self.events.notice(NoticeReason.INPUT_STALLED, message)
-        if done % self.order.steps_per_epoch == 0:
+        epoch, rest = divmod(done, self.order.steps_per_epoch)
+        if not rest:
             waited = f", {self.stall.share:.0%} of the time waiting for samples"
             self.events.say(epoch_line(epoch, self.task.config.epochs, step=done, loss=loss) + waited)
 
