@@ -16,7 +16,7 @@ import local_cluster
 from tests.support.api_server.api import Object
 from tests.support.api_server.cluster import Cluster
 from tests.support.api_server.commands import Muster
-from tests.support.api_server.jobs import Jobs, attempt_of, job
+from tests.support.api_server.jobs import Jobs, job
 from tests.support.api_server.kubelet import Kubelet, Nodes
 from tests.support.api_server.logs import NODE, log_node
 from tests.support.texts import absent
@@ -137,12 +137,7 @@ def test_a_cluster_that_does_not_answer_and_missing_rights_have_exit_codes(clust
 
 def on_log_node(jobs: Jobs, kubelet: Kubelet, name: str, count: int, *, attempt: int = 0) -> list[Object]:
     """The pods of an attempt, running on the node that has logs."""
-
-    def look() -> list[Object] | None:
-        pods = [pod for pod in jobs.pods(name) if attempt_of(pod) == attempt]
-        return pods if len(pods) == count else None
-
-    pods = sorted(wait_until(look, f"{count} pods of attempt {attempt}") or [], key=lambda pod: str(pod["metadata"]["name"]))
+    pods = jobs.pods_of(name, count, attempt=attempt)
     for pod in pods:
         kubelet.bind(pod, NODE)
         kubelet.run({**pod, "spec": {**pod["spec"], "nodeName": NODE}})

@@ -23,7 +23,7 @@ def running(jobs: Jobs, kubelet: Kubelet, nodes: Nodes) -> list[Object]:
     claims = [{"name": "gpus", "resourceClaimTemplateName": "h100"}]
     worker = {"replicas": 2, "resources": {"limits": {"nvidia.com/gpu": 1}}, "resourceClaims": claims}
     jobs.submit(job("digits", roles={"worker": worker}))
-    pods = pods_of(jobs, attempt=0)
+    pods = jobs.pods_of("digits", 2, attempt=0)
     for number, pod in enumerate(pods):
         kubelet.bind(pod, f"node-{number}")
         kubelet.run(jobs.api.get(f"/api/v1/namespaces/{jobs.namespace}/pods/{pod['metadata']['name']}"))
@@ -31,17 +31,9 @@ def running(jobs: Jobs, kubelet: Kubelet, nodes: Nodes) -> list[Object]:
     return pods
 
 
-def pods_of(jobs: Jobs, *, attempt: int) -> list[Object]:
-    def look() -> list[Object] | None:
-        pods = [pod for pod in jobs.pods("digits") if attempt_of(pod) == attempt]
-        return pods if len(pods) == 2 else None
-
-    return sorted(wait_until(look, f"2 pods of attempt {attempt}"), key=lambda pod: str(pod["metadata"]["name"]))
-
-
 def record_of_failure(jobs: Jobs) -> Object:
     """The record of attempt 0 once another attempt has followed it."""
-    for pod in pods_of(jobs, attempt=1):
+    for pod in jobs.pods_of("digits", 2, attempt=1):
         assert pod["spec"]["affinity"]["nodeAffinity"][WISHES] == [AVOIDING], "the node is avoided after one failure"
     status = jobs.status("digits")
     [avoided] = status["avoidedNodes"]
@@ -117,7 +109,7 @@ def test_a_role_gets_devices_from_claims(jobs: Jobs, nodes: Nodes) -> None:
     claims = [{"name": "gpus", "resourceClaimTemplateName": "h100"}, {"name": "shared", "resourceClaimName": "cache"}]
     nodes.runs = lambda pod: False
     jobs.submit(job("digits", roles={"worker": {"replicas": 2, "resourceClaims": claims}}))
-    pods = pods_of(jobs, attempt=0)
+    pods = jobs.pods_of("digits", 2, attempt=0)
     if not any("resourceClaims" in pod["spec"] for pod in pods):
         pytest.skip("this API server drops resourceClaims: its DynamicResourceAllocation is off")
     for pod in pods:

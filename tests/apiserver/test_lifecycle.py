@@ -17,16 +17,8 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.usefixtures("shared_operator")
 
 
-def pods_of(jobs: Jobs, name: str, count: int, *, attempt: int = 0) -> list[Object]:
-    def look() -> list[Object] | None:
-        pods = [pod for pod in jobs.pods(name) if attempt_of(pod) == attempt]
-        return pods if len(pods) == count else None
-
-    return sorted(wait_until(look, f"{count} pods of attempt {attempt}") or [], key=lambda pod: str(pod["metadata"]["name"]))
-
-
 def started(jobs: Jobs, kubelet: Kubelet, name: str, count: int, *, attempt: int = 0) -> list[Object]:
-    pods = pods_of(jobs, name, count, attempt=attempt)
+    pods = jobs.pods_of(name, count, attempt=attempt)
     for pod in pods:
         kubelet.run(pod)
 
@@ -40,7 +32,7 @@ def restarts(status: Object) -> dict[str, int]:
 
 def test_a_job_gets_its_service_and_pods_runs_and_succeeds(jobs: Jobs, kubelet: Kubelet) -> None:
     jobs.submit(job("digits", workers=3))
-    pods = pods_of(jobs, "digits", 3)
+    pods = jobs.pods_of("digits", 3)
     assert [pod["metadata"]["name"] for pod in pods] == [f"digits-worker-{index}" for index in range(3)]
     assert jobs.api.get(f"/api/v1/namespaces/{jobs.namespace}/services/digits")["spec"]["clusterIP"] == "None"
     for pod in pods:
@@ -58,7 +50,7 @@ def test_a_job_gets_its_service_and_pods_runs_and_succeeds(jobs: Jobs, kubelet: 
 def test_every_object_of_a_job_has_the_job_as_its_owner(jobs: Jobs) -> None:
     uid = jobs.submit(job("digits"))["metadata"]["uid"]
     folder = f"/api/v1/namespaces/{jobs.namespace}"
-    children = [*pods_of(jobs, "digits", 2), jobs.api.get(f"{folder}/services/digits")]
+    children = [*jobs.pods_of("digits", 2), jobs.api.get(f"{folder}/services/digits")]
     children.append(jobs.api.get(f"/apis/networking.k8s.io/v1/namespaces/{jobs.namespace}/networkpolicies/digits"))
     for child in children:
         [owner] = child["metadata"]["ownerReferences"]
@@ -74,7 +66,7 @@ def test_a_deleted_job_that_a_finalizer_keeps_loses_its_pods_and_gets_no_others(
     for pod in pods:
         kubelet.remove(pod)
     jobs.submit(job("other", workers=1))  # when its pod is there, the operator has looked at both jobs
-    pods_of(jobs, "other", 1)
+    jobs.pods_of("other", 1)
     assert jobs.pods("digits") == []
     jobs.patch("digits", {"metadata": {"finalizers": None}})
 
@@ -82,7 +74,7 @@ def test_a_deleted_job_that_a_finalizer_keeps_loses_its_pods_and_gets_no_others(
 def test_the_network_policy_admits_pods_of_the_job_and_ports_of_its_template(jobs: Jobs) -> None:
     side_car = {"name": "board", "image": "board", "ports": [{"containerPort": 6006}]}
     jobs.submit(job("digits", roles={"worker": {"replicas": 1, "template": {"spec": {"containers": [side_car]}}}}))
-    [pod] = pods_of(jobs, "digits", 1)
+    [pod] = jobs.pods_of("digits", 1)
     policy = jobs.api.get(f"/apis/networking.k8s.io/v1/namespaces/{jobs.namespace}/networkpolicies/digits")["spec"]
     assert policy["policyTypes"] == ["Ingress"]
     assert policy["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
@@ -124,7 +116,7 @@ def test_the_pod_of_a_failed_job_stays_even_with_a_native_side_car(jobs: Jobs, k
     kubelet.end(pod, 1)
     jobs.reaches("digits", "Failed")
     jobs.submit(job("next", workers=1))  # once this one has its pod, the operator has done with the other
-    pods_of(jobs, "next", 1)
+    jobs.pods_of("next", 1)
     [remaining] = jobs.pods("digits")
     assert remaining["metadata"]["uid"] == pod["metadata"]["uid"]
     assert "deletionTimestamp" not in remaining["metadata"]
@@ -219,7 +211,7 @@ def test_a_job_that_always_fails_ends_after_its_budget_with_its_last_words(jobs:
 
 def test_a_job_with_a_missing_image_fails_at_the_startup_deadline(jobs: Jobs, kubelet: Kubelet) -> None:
     jobs.submit(job("digits", workers=1))
-    [pod] = pods_of(jobs, "digits", 1)
+    [pod] = jobs.pods_of("digits", 1)
     waiting = {"reason": "ImagePullBackOff", "message": "Back-off pulling image nowhere/none"}
     kubelet.bind(pod)
     kubelet.set_status(pod, {"phase": "Pending", "containerStatuses": trainer({"waiting": waiting})})
@@ -325,7 +317,7 @@ def test_a_job_that_is_deleted_while_it_starts_gets_no_more_objects(jobs: Jobs, 
         uid = jobs.get(name)["metadata"]["uid"]
         jobs.delete(name)
         jobs.submit(job("next", workers=1))  # once this one has its pod, the operator has long seen the deletion
-        pods_of(jobs, "next", 1)
+        jobs.pods_of("next", 1)
         left = jobs.pods(name)
         assert all(pod["metadata"]["ownerReferences"][0]["uid"] == uid for pod in left)
         made: dict[str, str] = {}
@@ -340,7 +332,7 @@ def test_a_job_that_is_deleted_while_it_starts_gets_no_more_objects(jobs: Jobs, 
             for left_over in (name, "next"):
                 jobs.api.delete(f"{folder}/{left_over}")
         jobs.submit(job("last", workers=1))
-        pods_of(jobs, "last", 1)
+        jobs.pods_of("last", 1)
         wait_until(gone, "the last pods of that pass are gone")  # on a busy machine its requests take long
         assert len(set(made.values())) == len(made), "another pass has made pods again"
         jobs.delete("last")
@@ -357,13 +349,13 @@ def test_pods_are_kept_off_a_node_on_which_attempts_died_twice(jobs: Jobs, kubel
     nodes.runs = lambda pod: False
     jobs.submit(job("unlucky", roles=roles))
     for attempt in (0, 1):
-        pods = pods_of(jobs, "unlucky", 2, attempt=attempt)
+        pods = jobs.pods_of("unlucky", 2, attempt=attempt)
         for number, pod in enumerate(pods):
             assert pod["spec"]["affinity"] == affinity, "one death is no pattern"
             kubelet.bind(pod, f"node-{number}")
         started(jobs, kubelet, "unlucky", 2, attempt=attempt)
         kubelet.end(pods[1], 137)
-    pods = pods_of(jobs, "unlucky", 2, attempt=2)
+    pods = jobs.pods_of("unlucky", 2, attempt=2)
     avoiding = {"weight": 100, "preference": {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["node-1"]}]}}
     for pod in pods:
         assert pod["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"] == [own, avoiding]

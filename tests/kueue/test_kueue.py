@@ -8,6 +8,7 @@ import pytest
 
 from tests.kueue.conftest import QUOTA, READY_SECONDS
 from tests.support.api_server.api import ApiError, Object
+from tests.support.api_server.gangs import end
 from tests.support.api_server.jobs import Jobs, condition, job
 from tests.support.api_server.kubelet import Kubelet
 from tests.support.api_server.kueue import API
@@ -38,12 +39,6 @@ def waits(jobs: Jobs, name: str, *, words: str) -> Object:
 
     wait_until(is_waiting, f"{name} waits in its queue")
     return jobs.reaches(name, "Pending")
-
-
-def end(jobs: Jobs, name: str) -> None:
-    for pod in jobs.pods(name):
-        Kubelet(jobs.api).end(pod, 0)
-    jobs.reaches(name, "Succeeded")
 
 
 def test_a_job_waits_for_the_quota_of_another_and_starts_when_that_ends(jobs: Jobs, operator: OperatorProcess) -> None:

@@ -60,6 +60,15 @@ class Jobs:
     def pods(self, name: str) -> list[Object]:
         return self.api.items(PODS.format(self.namespace), labelSelector=f"muster.dev/job-name={name}")
 
+    def pods_of(self, name: str, count: int, *, attempt: int = 0) -> list[Object]:
+        """The pods of an attempt by name, once there are as many as this."""
+
+        def look() -> list[Object] | None:
+            pods = [pod for pod in self.pods(name) if attempt_of(pod) == attempt]
+            return pods if len(pods) == count else None
+
+        return sorted(wait_until(look, f"{count} pods of attempt {attempt}") or [], key=lambda pod: str(pod["metadata"]["name"]))
+
     def reaches(self, name: str, phase: str, *, attempt: int | None = None, seconds: float = DEADLINE) -> Object:
         """The status once the job has this phase, in this attempt if one is given."""
 

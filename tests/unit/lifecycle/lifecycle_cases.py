@@ -125,3 +125,11 @@ def created(decision: Decision) -> list[str]:
 
 def deleted(decision: Decision) -> list[str]:
     return [action.uid for action in decision.actions if isinstance(action, DeleteReplica)]
+
+
+def stand_bys(decision: Decision) -> list[str]:
+    return [f"{action.role}-{action.index}" for action in decision.actions if isinstance(action, CreateReplica) and action.standby]
+
+
+def members(story: Story) -> list[str]:
+    return [member.label for member in (story.status.world.members if story.status.world else ())]

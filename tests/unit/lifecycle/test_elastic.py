@@ -7,13 +7,12 @@ from typing import Any
 
 from muster.api.status import Member, Reason, World
 from muster.control import replies
-from muster.lifecycle.actions import CreateReplica, Decision
 from muster.lifecycle.facts.membership import _NO_ATTEMPT, assigned
 from muster.lifecycle.observed import Observed, ReplicaPhase, ReplicaView
 from muster.lifecycle.transition.fence import member_to_start
 from muster.lifecycle.transition.in_place import grace_seconds
 from muster.render.addresses import addresses_of
-from tests.unit.lifecycle.lifecycle_cases import Story, at, created, deleted, job, replica, report
+from tests.unit.lifecycle.lifecycle_cases import Story, at, created, deleted, job, members, replica, report, stand_bys
 
 BATCH = {"globalSize": 64}
 
@@ -49,14 +48,6 @@ def shrunk() -> Story:
     story.see(ready("worker-1", attempt=1), ready("worker-2", attempt=1), replica("worker-0", attempt=1, phase="Pending"), seconds=50)
     assert story.status.attempt == 2
     return story
-
-
-def stand_bys(decision: Decision) -> list[str]:
-    return [f"{action.role}-{action.index}" for action in decision.actions if isinstance(action, CreateReplica) and action.standby]
-
-
-def members(story: Story) -> list[str]:
-    return [f"{member.role}-{member.index}" for member in (story.status.world.members if story.status.world else [])]
 
 
 def test_the_others_continue_without_a_lost_worker_after_the_shrink_delay() -> None:

@@ -9,10 +9,10 @@ import pytest
 
 from muster.api.status import Reason
 from muster.control import replies
-from muster.lifecycle.actions import CreateReplica, Decision, DeleteReplica
+from muster.lifecycle.actions import CreateReplica, DeleteReplica
 from muster.lifecycle.observed import ReplicaView
 from muster.render.addresses import addresses_of
-from tests.unit.lifecycle.lifecycle_cases import Story, at, job, replica, report, words
+from tests.unit.lifecycle.lifecycle_cases import Story, at, job, members, replica, report, stand_bys, words
 
 
 def alive(label: str, *, attempt: int = 0, made_in: int = 0, **fields: Any) -> ReplicaView:
@@ -32,14 +32,6 @@ def training(workers: int = 2, spares: int = 1, **spec: Any) -> Story:
     story.see(seconds=0)
     story.see(*(alive(f"worker-{index}", step=40 if index == 0 else None) for index in range(workers)), seconds=10)
     return story
-
-
-def stand_bys(decision: Decision) -> list[str]:
-    return [f"{action.role}-{action.index}" for action in decision.actions if isinstance(action, CreateReplica) and action.standby]
-
-
-def members(story: Story) -> list[str]:
-    return [member.label for member in (story.status.world.members if story.status.world else ())]
 
 
 def test_spares_are_created_once_the_world_runs_and_are_not_in_it() -> None:
