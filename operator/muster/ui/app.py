@@ -11,6 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 
 from muster.client import errors
 from muster.explain.explain import capital
@@ -160,7 +161,10 @@ class Pages:
 
     async def _sign_in(self, request: web.Request) -> web.StreamResponse:
         assert isinstance(self._sessions, UserSessions)
-        token = (await request.post()).get("token")
+        try:
+            token = (await request.post()).get("token")
+        except (ValueError, LookupError, HttpProcessingError):  # the form or its character set is malformed
+            token = None
         id_ = await self._sessions.sign_in(token.strip() if isinstance(token, str) else "")
         return self._with_cookie(id_)
 

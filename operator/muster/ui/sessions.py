@@ -63,7 +63,7 @@ class OwnSession:
         self._session = Session(sources, "", float("inf"), _bucket(clock()), clock())
 
     def fits(self, token: str | None) -> bool:
-        return token is not None and hmac.compare_digest(token.encode(), self.secret.encode())
+        return token is not None and hmac.compare_digest(token.encode(errors="replace"), self.secret.encode())
 
     def session(self, cookie: str | None) -> Session:
         """Raises NotSignedInError, TooManyError."""
@@ -97,7 +97,7 @@ class UserSessions:
         """The session of a cookie, or of the token that a proxy sends. Raises NotSignedInError, TooManyError, NoClusterError."""
         await self._remove_old()
         if bearer is not None:
-            id_ = f"bearer {hashlib.sha256(bearer.encode()).hexdigest()}"
+            id_ = f"bearer {hashlib.sha256(_checked(bearer).encode()).hexdigest()}"
             if id_ not in self._sessions:
                 await self._open(id_, bearer, HEADER_SECONDS)
         session = self._sessions.get(id_ or "")
@@ -112,9 +112,8 @@ class UserSessions:
             await self.sign_out(id_)
 
     async def _open(self, id_: str, token: str, seconds: float) -> None:
+        _checked(token)
         _take(self._sign_ins, self._clock())
-        if not _TOKEN.fullmatch(token):
-            raise NotSignedInError("this is no token: paste it alone, without spaces and line breaks")
         stack = AsyncExitStack()
         try:
             connection = await stack.enter_async_context(connected_as(token, server=self._server, authority=self._authority))
@@ -147,6 +146,13 @@ class UserSessions:
         for id_, session in list(self._sessions.items()):
             if now > session.ends or now > session.seen_at + IDLE_SECONDS:
                 await self.sign_out(id_)
+
+
+def _checked(token: str) -> str:
+    """The token. Raises NotSignedInError if it has not the form of one."""
+    if not _TOKEN.fullmatch(token):
+        raise NotSignedInError("this is no token: paste it alone, without spaces and line breaks")
+    return token
 
 
 def _bucket(now: float) -> Bucket:

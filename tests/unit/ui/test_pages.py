@@ -22,7 +22,7 @@ from muster.report.job import JobView
 from muster.ui.app import HEADERS, Pages
 from muster.ui.following import MOST_STEPS, RunFollower
 from muster.ui.job_rows import Listed, row_of
-from muster.ui.sessions import REQUESTS, OwnSession
+from muster.ui.sessions import REQUESTS, OwnSession, UserSessions
 from muster.ui.sources import DeletedJobs, LocalRuns, Source, Sources
 from tests.unit.report.test_recorded import leave
 
@@ -296,6 +296,35 @@ def test_a_growing_run_is_read_incrementally_with_a_limited_number_of_steps(tmp_
     third = follower.history()
     assert third is not None
     assert (len(third.steps), max(third.curve)) == (MOST_STEPS // 2 + 1, MOST_STEPS + 2)
+
+
+FORM = b"POST /sign-in HTTP/1.1\r\nHost: x\r\nOrigin: http://x\r\nConnection: close\r\nContent-Length: 8\r\nContent-Type: %s\r\n\r\ntoken=ab"
+MALFORMED = {
+    "a token that is not UTF-8": b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer \xff\r\n\r\n",
+    "a cookie that is not UTF-8": b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nCookie: muster=\xff\r\n\r\n",
+    "a form in no character set": FORM % b"application/x-www-form-urlencoded; charset=nonsense",
+    "a form without a boundary": FORM % b"multipart/form-data",
+    "a form of another shape": FORM % b"multipart/form-data; boundary=en=ab",
+}
+
+
+@pytest.mark.parametrize("request_", MALFORMED.values(), ids=MALFORMED)
+@pytest.mark.parametrize("in_cluster", [True, False], ids=["cluster", "own machine"])
+def test_a_malformed_request_is_no_fault_of_the_page(request_: bytes, in_cluster: bool, caplog: pytest.LogCaptureFixture) -> None:
+    users = UserSessions(server="https://127.0.0.1:1", authority=None, history=None, clock=lambda: 0.0)
+    pages = Pages(users if in_cluster else OwnSession({}, lambda: 0.0), hosts=None, cookie="muster")
+
+    async def status() -> bytes:
+        async with TestServer(pages.application()) as server:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(request_)
+            line = await asyncio.wait_for(reader.readline(), 60)
+            writer.close()
+            return line
+
+    found = asyncio.run(status())
+    assert found.startswith(b"HTTP/1.1 401 ") or (not in_cluster and request_.startswith(b"POST") and b" 404 " in found), found
+    assert caplog.records == []
 
 
 def test_a_large_job_does_not_occupy_the_event_loop_of_all_users(monkeypatch: pytest.MonkeyPatch) -> None:
