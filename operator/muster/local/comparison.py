@@ -115,6 +115,8 @@ def _name(job: TrainingJob, processes: int) -> str:
 def _name_problem(name: str, folders: Mapping[str, str]) -> str | None:
     """Why a variant cannot have this name; None if it can. `folders` maps the folders of earlier variants to their names."""
     folder = _folder(name)
+    if not name.isprintable():
+        return f"{name!r} has a character that does not print; write another name"
     if not folder:
         return f"{name!r} has no letter or digit for the name of its folder; write at least one"
     other = folders.get(folder)

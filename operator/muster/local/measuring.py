@@ -12,6 +12,7 @@ from muster.local.session import run_job
 from muster.report.history import recorded_events
 from muster_contract.codes import ExitCode
 from muster_contract.events import Event
+from muster_contract.text import printable
 
 
 class MeasuringError(RunError):
@@ -23,7 +24,7 @@ class MeasuringError(RunError):
 
 
 class RecordingDisplay:
-    """A display that shows nothing and records its lines."""
+    """A display that shows nothing and records its lines, with control characters escaped, because they are shown later."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -32,7 +33,7 @@ class RecordingDisplay:
         return
 
     def line(self, text: str) -> None:
-        self.lines.append(text)
+        self.lines.append(printable(text, keep="\n"))
 
     def close(self) -> None:
         return

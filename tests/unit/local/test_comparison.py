@@ -9,6 +9,7 @@ import pytest
 from muster.api.problems import InvalidJobError
 from muster.local.comparison import read_comparison
 from muster.local.errors import RunError
+from muster.local.measuring import RecordingDisplay
 from muster.measure.compare_page import Outcome, comparison_page, comparison_table
 from muster.measure.figures import RunFigures, interval_of_median
 from muster.report.page import as_html, as_text
@@ -35,6 +36,7 @@ def test_each_variant_is_the_job_with_the_fields_of_the_variant() -> None:
         ("variants: [{}, {}]", r"variants\[1\].name: .* another variant"),
         ("variants: []", "variants: must not be empty$"),
         ("variants: [{name: a b}, {name: A-b}]", r"variants\[1\].name: 'A-b' and 'a b' would share the folder a-b"),
+        (r'variants: [{name: "a\e[2J"}]', r"variants\[0\].name: 'a\\x1b\[2J' has a character that does not print"),
         ("variants: [{name: '--'}]", r"variants\[0\].name: '--' has no letter or digit"),
         ("variants: [{strategy: Mirrored}]", r"variants\[0\]: spec.roles.worker.replicas: must be 1 with this strategy"),
         ("variants: [{set: {spec.batch.globalsize: 3}}]", r"variants\[0\]: spec.batch.globalsize: .* globalSize"),
@@ -52,6 +54,12 @@ def test_the_message_for_an_empty_file_names_the_fields_of_a_comparison(tmp_path
     file.write_text("# nothing\n")
     with pytest.raises(InvalidJobError, match=r"is empty.*job and variants"):
         read_comparison(file)
+
+
+def test_lines_that_are_shown_after_a_run_have_no_control_characters() -> None:
+    display = RecordingDisplay()
+    display.line("worker-0: \x1b]0;title\x07\nsecond line \u202e")
+    assert display.lines == ["worker-0: \\x1b]0;title\\x07\nsecond line \\u202e"]
 
 
 def test_names_of_variants_may_have_letters_of_any_script(tmp_path: Path) -> None:
