@@ -132,7 +132,9 @@ class CoordinationServer:
         wait = channel.limits.retry_seconds(pod_uid, size=size, pods=len(channel.reports))
         if wait:
             raise RefusedReportError(429, "rate", f"too many reports: report again in {wait} s", retry_seconds=wait)
-        report = _parsed(await _body(request))
+        body = await _body(request)
+        self.listener.recognise(request, pod_uid)  # the body does not count any more
+        report = _parsed(body)
         if report.pod_uid and report.pod_uid != pod_uid:
             raise RefusedReportError(403, "pod", f"the token is of pod {pod_uid}, and the report of pod {report.pod_uid}")
         reply = channel.reply_to(pod_uid, report)

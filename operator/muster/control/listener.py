@@ -5,6 +5,8 @@
 - When there are too many connections, a new one replaces the oldest of these. So a peer that opens connections and sends nothing cannot
   block others.
 - A connection that has authenticated itself stays open while it continues to do so. Each identity has at most two.
+- The bytes that all connections have sent since they last authenticated themselves are limited, because aiohttp keeps them in memory. The
+  headers of one request may take two megabytes there.
 
 Bodies are never decompressed, because aiohttp would do that on the event loop, even for a body that no handler reads.
 """
@@ -26,6 +28,8 @@ HANDSHAKE_SECONDS = 5.0
 ANONYMOUS_SECONDS = 10.0  # from accepting a connection until it has authenticated itself
 AUTHENTICATED_SECONDS = 30.0  # from one authenticated request to the next; supervisors report every two seconds
 PER_IDENTITY = 2  # connections; a supervisor uses one, and a second one when it has lost the first
+MOST_UNPROVEN = 96 << 20  # bytes of all connections; 6,000 supervisors that connect at once send 80 MB
+FEW_UNPROVEN = 16 * 1024  # bytes; the first request of a supervisor with eight processes
 _LINGERING_SECONDS = 0.5  # for a body that was refused before it was read
 _TLS_BUFFER = 16 * 1024  # bytes, the largest TLS record; asyncio takes 256 KiB for each connection
 _BACKLOG = 1024
@@ -64,6 +68,7 @@ class Listener:
         self._anonymous: dict[_Connection, None] = {}  # the oldest first
         self._authenticated: dict[str, list[_Connection]] = {}
         self._authenticated_count = 0
+        self._unproven = 0
 
     async def start(self, host: str | None, port: int, context: ssl.SSLContext | None = None) -> int:
         """Starts to listen on `host`, or on every address if it is None. Returns the port, which is a free one if `port` is 0. Raises
@@ -89,12 +94,13 @@ class Listener:
         return len(self._anonymous) + self._authenticated_count
 
     def recognise(self, request: web.BaseRequest, identity: str) -> None:
-        """Keeps the connection of this request open, because it has authenticated itself. Does nothing for a request from another
-        server."""
+        """Keeps the connection of this request open, because it has authenticated itself. What it has sent so far does not count any more.
+        Does nothing for a request from another server."""
         connection = request.transport.get_protocol() if request.transport is not None else None
         if not isinstance(connection, _Connection):
             return
         connection.expire_after(AUTHENTICATED_SECONDS)
+        self._forgive(connection)
         if connection in self._anonymous:
             del self._anonymous[connection]
             connection.identity = identity
@@ -114,7 +120,25 @@ class Listener:
         self._anonymous[connection] = None
         return True
 
+    def _takes(self, connection: _Connection, size: int) -> bool:
+        """Counts bytes that the connection has sent. If all connections have sent too many, closes this one if it has sent more than a few,
+        or else the oldest unauthenticated one. Returns whether this one is still open."""
+        connection.unproven += size
+        self._unproven += size
+        if self._unproven <= MOST_UNPROVEN:
+            return True
+        self._refused("connections")
+        oldest = next(iter(self._anonymous), connection)
+        closed = connection if connection.unproven > FEW_UNPROVEN else oldest
+        closed.abort()
+        return closed is not connection
+
+    def _forgive(self, connection: _Connection) -> None:
+        self._unproven -= connection.unproven
+        connection.unproven = 0
+
     def _drop(self, connection: _Connection) -> None:
+        self._forgive(connection)
         self._anonymous.pop(connection, None)
         mine = self._authenticated.get(connection.identity, [])
         if connection in mine:
@@ -135,6 +159,7 @@ class _Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._upgrade: asyncio.Task[None] | None = None
         self.identity = ""
+        self.unproven = 0  # bytes since it last authenticated itself
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -197,6 +222,8 @@ class _Connection(asyncio.Protocol):
     # callbacks of asyncio
 
     def data_received(self, data: bytes) -> None:
+        if not self._listener._takes(self, len(data)):
+            return
         if self._handler is None:  # the first request arrived with the end of the handshake
             self._early.append(data)
         else:

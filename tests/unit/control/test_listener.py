@@ -184,6 +184,57 @@ def test_a_new_connection_is_refused_if_all_others_are_authenticated(tls: bool) 
     asyncio.run(check())
 
 
+UNPROVEN = 300_000
+HEAD = b"POST / HTTP/1.1\r\nHost: localhost\r\n" + b"X-A: %s\r\n" % (b"a" * 8000) * 5  # does not end
+
+
+def test_what_all_connections_send_without_authentication_is_limited(tls: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener_module, "MOST_UNPROVEN", UNPROVEN)
+
+    async def check() -> None:
+        async with stage(tls=tls) as at:
+            honest = await at.connect()
+            assert await at.request(honest, b"honest") == b"HTTP/1.1 200 OK"
+            hostile = [await at.connect() for _ in range(30)]
+            for number, connection in enumerate(hostile[:10]):  # a pod that has authenticated itself once sends no more than others
+                await at.request(connection, b"hostile-%d" % number)
+            for _, writer in hostile:
+                writer.write(HEAD)
+            await at.until(lambda: at.refused["connections"] >= 10)
+            assert at.listener._unproven <= UNPROVEN
+            assert await at.request(honest, b"honest") == b"HTTP/1.1 200 OK"
+            assert await at.request(await at.connect(), b"new") == b"HTTP/1.1 200 OK"
+
+    asyncio.run(check())
+
+
+def test_a_silent_connection_is_closed_before_one_that_sends_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener_module, "MOST_UNPROVEN", 200)
+
+    async def check() -> None:
+        async with stage(tls=False) as at:
+            silent = await at.connect()
+            silent[1].write(b"POST / HTTP/1.1\r\nX-A: " + b"a" * 170)
+            await at.until(lambda: at.listener._unproven > 0)
+            assert await at.request(await at.connect(), b"new") == b"HTTP/1.1 200 OK"
+            await until_closed(silent)
+
+    asyncio.run(check())
+
+
+def test_authenticated_requests_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener_module, "MOST_UNPROVEN", 4 * len(REQUEST))
+
+    async def check() -> None:
+        async with stage(tls=False) as at:
+            connections = [await at.connect() for _ in range(3)]
+            for number, connection in enumerate(10 * connections):
+                assert await at.request(connection, b"pod-%d" % (number % 3)) == b"HTTP/1.1 200 OK"
+            assert at.refused == {}
+
+    asyncio.run(check())
+
+
 def test_one_identity_has_a_limited_number_of_connections() -> None:
     async def check() -> None:
         async with stage(tls=False) as at:
