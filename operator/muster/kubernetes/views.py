@@ -30,6 +30,7 @@ from muster.explain.brief import brief
 from muster.explain.evidence import Source
 from muster.lifecycle.facts.devices import DEVICE_TAINT
 from muster.lifecycle.observed import ClaimView, ReplicaPhase, ReplicaView
+from muster.render.pods import MOST_EXCLUDED
 from muster.strategies.base import host_name
 from muster_contract.inputs import FETCHER
 from muster_contract.reports import LastWords
@@ -37,6 +38,9 @@ from muster_contract.text import printable
 from muster_contract.wire import WireError, parse
 
 LONGEST_MESSAGE = 1024
+_LONGEST_REASON = 128
+_LONGEST_EXCLUDED = MOST_EXCLUDED * 254
+"""Characters of so many names of nodes, which have at most 253."""
 _LAST_LINES = 3
 _DEVICES_NAMED = 4
 _LONGEST_DEVICE = 200
@@ -99,8 +103,8 @@ def _view(pod: Object, *, role: RoleName, index: int, attempt: int) -> ReplicaVi
         exit_code=ended.get("exitCode"),
         last_words=words,
         fetch_failed=bool(failed_fetch),
-        disruption=disruption.get("reason") or "DisruptionTarget" if disruption else None,
-        reason=printable(reason),
+        disruption=_word(disruption.get("reason") or "DisruptionTarget") if disruption else None,
+        reason=_word(reason),
         message=printable(message or (_of_disruption(status, disruption) if disruption else ""))[:LONGEST_MESSAGE],
         waits_for=_cause_of_wait(reason, message, has_node=bool(node)) if phase is ReplicaPhase.PENDING else "",
         oom_killed=ended.get("reason") == "OOMKilled",
@@ -112,8 +116,19 @@ def _view(pod: Object, *, role: RoleName, index: int, attempt: int) -> ReplicaVi
         node=node,
         placed=_placement_time(status) if node else None,
         unschedulable=not node and _is_unschedulable(status),
-        excluded_nodes=tuple(filter(None, (metadata.get("annotations") or {}).get(EXCLUDED_NODES_ANNOTATION, "").split(","))),
+        excluded_nodes=_excluded_nodes(metadata.get("annotations") or {}),
     )
+
+
+def _word(text: str) -> str:
+    """A reason, which is a word. Whoever writes the status of a pod may write anything."""
+    return printable(text[:_LONGEST_REASON])[:_LONGEST_REASON]
+
+
+def _excluded_nodes(annotations: Mapping[str, str]) -> tuple[str, ...]:
+    """The nodes to which the pod may not go. The text is cut, because 250 KB of short names would take 5 MB in the cache of pods."""
+    text = annotations.get(EXCLUDED_NODES_ANNOTATION, "")[:_LONGEST_EXCLUDED]
+    return tuple(filter(None, text.split(",", MOST_EXCLUDED)[:MOST_EXCLUDED]))
 
 
 def _suffix(pod: Object, *, role: RoleName, index: int) -> int | None:

@@ -55,7 +55,7 @@ SECONDS_AFTER_GRACE = 15
 SUPERVISOR_CONTAINER = "muster-supervisor"
 _OUR_CONTAINERS = (SUPERVISOR_CONTAINER, FETCHER)
 _NO_DEVICES = ("cpu", "memory", "ephemeral-storage")
-_MOST_EXCLUDED = 50
+MOST_EXCLUDED = 50
 _RULES = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _FIXED_METADATA = ("name", "namespace", "ownerReferences")
@@ -177,7 +177,7 @@ def pod_of(
     node_cache = next((each.node_cache for each in defaults if each.node_cache), None)
     pod = with_fetcher(_with_like_resources(pod), job, replica.role, node_cache=node_cache)
     pod = _avoiding(pod, [node.name for node in job.status.avoided_nodes])
-    pod = _excluding(pod, sorted({each.node for each in job.status.left_behind if each.node})[:_MOST_EXCLUDED])
+    pod = _excluding(pod, sorted({each.node for each in job.status.left_behind if each.node})[:MOST_EXCLUDED])
     if standby and job.spec.recovery.spares:
         pod = _apart(pod, job)
     topology = job.spec.scheduling.topology

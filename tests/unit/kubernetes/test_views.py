@@ -10,6 +10,7 @@ import pytest
 
 from muster.kubernetes.views import child_of
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
+from muster.render.pods import MOST_EXCLUDED
 
 LABELS = {"muster.dev/job-name": "digits", "muster.dev/role": "worker", "muster.dev/index": "1", "muster.dev/attempt": "2"}
 
@@ -278,3 +279,20 @@ def test_a_pod_lists_the_nodes_that_it_excludes() -> None:
     assert view().excluded_nodes == ()
     assert view(annotations={"muster.dev/excluded-nodes": "node-0,node-1"}).excluded_nodes == ("node-0", "node-1")
     assert view(annotations={"muster.dev/excluded-nodes": ""}).excluded_nodes == ()
+
+
+def test_what_a_pod_excludes_is_limited_because_users_may_write_it() -> None:
+    longest = [f"{number:0253d}" for number in range(MOST_EXCLUDED)]  # as Muster writes it
+    assert list(view(annotations={"muster.dev/excluded-nodes": ",".join(longest)}).excluded_nodes) == longest
+    for forged in ("a," * 125_000, "," * 250_000, "a" * 250_000):
+        nodes = view(annotations={"muster.dev/excluded-nodes": forged}).excluded_nodes
+        assert (len(nodes) <= MOST_EXCLUDED, len(",".join(nodes)) < 20_000) == (True, True)
+
+
+def test_reasons_in_the_status_of_a_pod_are_escaped_and_short() -> None:
+    forged = "Evicted\x1b[2J" + "x" * 100_000
+    target = {"type": "DisruptionTarget", "status": "True", "reason": forged, "message": "m"}
+    seen = view({"phase": "Failed", "reason": forged, "conditions": [target]})
+    for text in (seen.disruption, seen.reason):
+        assert text is not None
+        assert (text.startswith(r"Evicted\x1b[2J"), len(text) < 200) == (True, True)
