@@ -125,6 +125,7 @@ def _template_problems(policy: JobPolicy, template: Mapping[str, Any], path: str
         return
     restricted = policy.templates is Templates.RESTRICTED
     if restricted:
+        yield from _directive_problems(template, path)
         yield from _field_problems(template, ("metadata", "spec"), path)
     spec, path = mapping(template.get("spec")), f"{path}.spec"
     if restricted:
@@ -172,9 +173,21 @@ def _env_problems(policy: JobPolicy, source: Mapping[str, Any], path: str) -> It
             yield from _kind_problems(policy, kind, f"{path}.{key}")
 
 
+def _directive_problems(value: Any, path: str) -> Iterable[Problem]:
+    """Patch directives at any depth. They could remove what Muster or the installation sets."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            if key.startswith("$"):
+                yield Problem(step(path, key), "may not be set: this installation allows no patch directive; leave it out")
+            yield from _directive_problems(inner, step(path, key))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _directive_problems(inner, step(path, index))
+
+
 def _field_problems(value: Mapping[str, Any], allowed: Sequence[str], path: str) -> Iterable[Problem]:
     for key in value:
-        if key not in allowed:
+        if key not in allowed and not key.startswith("$"):
             yield Problem(step(path, key), f"may not be set: this installation allows {', '.join(allowed)} here")
 
 

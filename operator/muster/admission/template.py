@@ -42,6 +42,8 @@ _LISTS = (
 """Fields of a pod's spec to which Muster adds something later, when a node has failed or a queue has chosen nodes. Another type would fail
 only then, in each pass."""
 
+_APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
+"""The API server turns such an annotation into a part of the container's security context."""
 _CONTAINER_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -100,6 +102,9 @@ def _metadata_problems(metadata: Any, path: str) -> Iterable[Problem]:
         for key, value in values.items():
             if not isinstance(value, str):
                 yield Problem(step(f"{path}.{kind}", key), "must be text: put it in quotes")
+            if key.startswith(_APPARMOR):
+                message = "may not be set: write securityContext.appArmorProfile of the container instead"
+                yield Problem(step(f"{path}.{kind}", key), message)
             if key.startswith(f"{GROUP}/"):
                 yield Problem(
                     step(f"{path}.{kind}", key), f"may not be set: only Muster sets names that begin with {GROUP}/; choose another name"

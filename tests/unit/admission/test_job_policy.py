@@ -106,7 +106,19 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
     "a node": ({"templates": "Restricted"}, pod(nodeName="control-plane-1"), f"{POD}.nodeName", "nodeSelector"),
     "every taint": ({"templates": "Restricted"}, pod(tolerations=[{"operator": "Exists"}]), f"{POD}.tolerations", "nodeSelector"),
     "no security context": ({"templates": "Restricted"}, pod(securityContext=None), f"{POD}.securityContext", "nodeSelector"),
-    "all that Muster sets replaced": ({"templates": "Restricted"}, pod(**{"$patch": "replace"}), f"{POD}[$patch]", "nodeSelector"),
+    "all that Muster sets replaced": ({"templates": "Restricted"}, pod(**{"$patch": "replace"}), f"{POD}[$patch]", "no patch directive"),
+    "labels of nodes that the installation sets replaced": (
+        {"templates": "Restricted"},
+        pod(nodeSelector={"$patch": "replace", "pool": "vip"}),
+        f"{POD}.nodeSelector[$patch]",
+        "no patch directive",
+    ),
+    "a variable that the installation sets removed": (
+        {"templates": "Restricted"},
+        trainer(env=[{"name": "HTTP_PROXY", "$patch": "delete"}]),
+        f"{POD}.containers[0].env[0][$patch]",
+        "no patch directive",
+    ),
     "a privileged container": (
         {"templates": "Restricted"},
         trainer(securityContext={"privileged": True}),

@@ -234,6 +234,11 @@ REFUSED = [
         f"{WORKER}.metadata.labels[muster.dev/role]",
         "muster.dev/",
     ),
+    (
+        template({}, metadata={"annotations": {"container.apparmor.security.beta.kubernetes.io/trainer": "unconfined"}}),
+        f"{WORKER}.metadata.annotations[container.apparmor.security.beta.kubernetes.io/trainer]",
+        "securityContext.appArmorProfile",
+    ),
     (template({}, metadata={"labels": {"a": 1}}), f"{WORKER}.metadata.labels.a", "quotes"),
     (template({"affinity": "none"}), f"{WORKER}.spec.affinity", "a mapping"),
     (template({"affinity": {"nodeAffinity": ["none"]}}), f"{WORKER}.spec.affinity.nodeAffinity", "a mapping"),
