@@ -143,9 +143,11 @@ class Store:
 
     def put_child(self, child: Child) -> None:
         uid = child.view.uid
-        cached = self._children[child.key].get(uid) if child.key in self._children else None
+        cached = self.child(uid)
         if uid in self._deleted or (cached is not None and cached.version > child.version):
             return
+        if cached is not None and cached.key != child.key:  # somebody has changed the pod's label
+            self._remove_child(cached.key, uid)
         self._children[child.key][uid] = child
         if child.view.phase is ReplicaPhase.PENDING:
             self._pending[child.key].add(uid)
@@ -155,15 +157,17 @@ class Store:
 
     def drop_child(self, key: str, uid: str) -> None:
         self._record_deletion(uid)
-        self._keys.pop(uid, None)
+        self._remove_child(self._keys.pop(uid, key), uid)
+        for forget in self._on_pod_deleted:
+            forget(uid)
+
+    def _remove_child(self, key: str, uid: str) -> None:
         self._not_pending(key, uid)
         children = self._children.get(key)
         if children is not None:
             children.pop(uid, None)
             if not children:
                 del self._children[key]
-        for forget in self._on_pod_deleted:
-            forget(uid)
 
     def put_service(self, key: str, owner: str) -> None:
         self._services[key] = owner

@@ -39,6 +39,9 @@ class CacheUpdates:
         if child is None:
             return
         self._store.received(child.view.uid, child.version)
+        before = self._store.key_of_pod(child.view.uid)
+        if before is not None and before != child.key:  # the job that the pod belonged to
+            self._queue.add(before)
         if kind == "DELETED":
             self._store.drop_child(child.key, child.view.uid)
         else:

@@ -90,6 +90,20 @@ def test_a_job_has_pending_pods_while_one_has_not_started(changes: list[tuple[st
     assert (store.has_pending(KEY), store.count(KEY)) == ("PENDING" in alive, len(alive))
 
 
+def test_a_pod_whose_label_changes_is_a_child_of_one_job_only() -> None:
+    def labelled(number: int) -> Child:
+        return replace(child(version=number), key=f"default/job-{number}")
+
+    store = Store(lambda: 0.0)
+    for number in range(1, 100):  # any user who may patch pods can do this without end
+        store.put_child(labelled(number))
+    store.put_child(labelled(98))  # from an older list
+    assert [number for number in range(100) if store.children(f"default/job-{number}")] == [99]
+    assert [number for number in range(100) if store.has_pending(f"default/job-{number}")] == [99]
+    store.drop_child("default/job-100", "pod")
+    assert (store.children("default/job-99"), store.has_pending("default/job-99"), store.uids) == ([], False, frozenset())
+
+
 def test_an_older_list_does_not_restore_deleted_objects() -> None:
     store = Store(lambda: 0.0)
     store.put_child(child())
