@@ -21,11 +21,13 @@ from muster.cli.report import page_of_job
 from muster.report.page import as_html
 from muster.ui.sessions import IDLE_SECONDS, MOST_PER_USER, SESSION_SECONDS, SIGN_INS, NotSignedInError, TooManyError, UserSessions
 from tests.apiserver.test_commands import on_log_node
+from tests.support.api_server.api import Object
 from tests.support.api_server.cluster import Cluster
 from tests.support.api_server.commands import Muster
 from tests.support.api_server.jobs import Jobs, job
 from tests.support.api_server.kubelet import Kubelet, Nodes
 from tests.support.api_server.logs import log_node
+from tests.support.waiting import wait_until
 from tests.unit.report.test_recorded import leave
 
 pytestmark = pytest.mark.usefixtures("shared_operator")
@@ -108,15 +110,17 @@ def token_of(cluster: Cluster, namespace: str, account: str, *, role: str | None
     return str(cluster.admin.create(f"{accounts}/{account}/token", wanted)["status"]["token"])
 
 
-def reader_role(cluster: Cluster) -> str:
-    """A role for jobs, pods and logs: there is no controller here that fills the role `view`."""
-    rules = [
-        {"apiGroups": ["muster.dev"], "resources": ["trainingjobs"], "verbs": ["get", "list", "watch"]},
-        {"apiGroups": [""], "resources": ["pods", "pods/log", "events"], "verbs": ["get", "list"]},
-    ]
-    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "job-reader"}, "rules": rules}
-    cluster.admin.apply("/apis/rbac.authorization.k8s.io/v1/clusterroles/job-reader", role)
-    return "job-reader"
+READS_JOBS = {"apiGroups": ["muster.dev"], "resources": ["trainingjobs"], "verbs": ["get", "list", "watch"]}
+READS_PODS = {"apiGroups": [""], "resources": ["pods", "events"], "verbs": ["get", "list"]}
+READS_LOGS = {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]}
+
+
+def reader_role(cluster: Cluster, name: str = "job-reader", *rules: Object) -> str:
+    """A role with these rules, or for jobs, pods and logs: there is no controller here that fills the role `view`."""
+    metadata = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name}}
+    role = {**metadata, "rules": list(rules or (READS_JOBS, READS_PODS, READS_LOGS))}
+    cluster.admin.apply(f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{name}", role)
+    return name
 
 
 def connection_options(cluster: Cluster) -> list[str]:
@@ -213,6 +217,25 @@ def test_users_see_what_their_own_tokens_may_read(cluster: Cluster, jobs: Jobs, 
             assert site.page("/", cookie)[0] == 401
     finally:
         cluster.empty(other)
+
+
+def test_the_history_of_a_job_needs_the_right_to_read_logs(cluster: Cluster, jobs: Jobs, nodes: Nodes, tmp_path: Path) -> None:
+    space = jobs.namespace
+    jobs.submit(job("mine", workers=1))
+    created = datetime.fromisoformat(jobs.get("mine")["metadata"]["creationTimestamp"])
+    leave(tmp_path / space / "mine", created=created)
+    roles = {
+        "reader": (reader_role(cluster), True),
+        "without-logs": (reader_role(cluster, "job-reader-without-logs", READS_JOBS, READS_PODS), False),
+        "without-pods": (reader_role(cluster, "job-reader-without-pods", READS_JOBS), False),
+    }
+    with serving(*connection_options(cluster), "--history", str(tmp_path)) as (site, _):
+        for account, (role, is_shown) in roles.items():
+            cookie = site.signed_in(token_of(cluster, space, account, role=role))
+            path = f"/jobs/cluster/{space}/mine"
+            wait_until(lambda path=path, cookie=cookie: site.page(path, cookie)[0] == 200, f"{account} may read the job")
+            _, page = site.page(path, cookie)
+            assert ("attempt 0 of worker-0" in page, 'data-part="Throughput"' in page) == (is_shown, is_shown), account
 
 
 def test_the_session_cookie_is_secure_and_no_page_has_a_token(cluster: Cluster, jobs: Jobs) -> None:

@@ -19,7 +19,7 @@ from muster.client import errors
 from muster.client.connection import connected_as
 from muster.control.rate_limits import Bucket
 from muster.report.storage import Storage
-from muster.ui.sources import ClusterJobs, DeletedJobs, ObservedSteps, Sources
+from muster.ui.sources import ClusterJobs, DeletedJobs, HistoryRights, ObservedSteps, Sources
 
 MOST_SESSIONS = 500
 MOST_PER_USER = 10
@@ -126,9 +126,10 @@ class UserSessions:
         except BaseException:
             await stack.aclose()
             raise
-        sources: Sources = {"cluster": ClusterJobs(connection, ObservedSteps(), history=self._history)}
+        rights = HistoryRights(connection)
+        sources: Sources = {"cluster": ClusterJobs(connection, ObservedSteps(), history=self._history, rights=rights)}
         if self._history is not None:
-            sources["gone"] = DeletedJobs(self._history, connection)
+            sources["gone"] = DeletedJobs(self._history, rights)
         now = self._clock()
         await self._make_room(user)
         self._sessions[id_] = Session(sources, user, now + seconds, _bucket(now), now, stack)

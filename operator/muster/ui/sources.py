@@ -70,13 +70,37 @@ class ObservedSteps:
         return points
 
 
-class ClusterJobs:
-    """Jobs of a cluster, with the rights of the connection. `history` is the checkpoint storage, if it can be read."""
+class HistoryRights:
+    """The rights of a user on the histories beside the checkpoints. The server reads them for every user, so each user sees those of
+    namespaces in which the user may read jobs and the logs of pods, whatever their names."""
 
-    def __init__(self, connection: Connection, observed: ObservedSteps, *, history: Storage | None) -> None:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._answers: dict[str, tuple[bool, float]] = {}
+
+    async def has(self, namespace: str) -> bool:
+        now = time.monotonic()
+        answer, until = self._answers.get(namespace, (False, 0.0))
+        if now >= until:
+            jobs, logs = {"group": GROUP, "resource": PLURAL}, {"resource": "pods", "subresource": "log"}
+            answer = all([await self._connection.may({**each, "verb": "get", "namespace": namespace}) for each in (jobs, logs)])
+            if len(self._answers) > MOST_DELETED:
+                self._answers.clear()
+            self._answers[namespace] = answer, now + RIGHTS_SECONDS
+        return answer
+
+
+class ClusterJobs:
+    """Jobs of a cluster, with the rights of the connection. `history` is the checkpoint storage, if it can be read. `rights` are those of
+    the user on it, unless it is the user's own."""
+
+    def __init__(
+        self, connection: Connection, observed: ObservedSteps, *, history: Storage | None, rights: HistoryRights | None = None
+    ) -> None:
         self._connection = connection
         self._observed = observed
         self._history = history
+        self._rights = rights
 
     async def listed(self, namespace: str | None) -> list[Listed]:
         connection = self._connection if namespace is None else self._connection.within(namespace)
@@ -88,17 +112,17 @@ class ClusterJobs:
     async def view(self, namespace: str, name: str, *, replica: str | None) -> JobView:
         connection = self._connection.within(namespace)
         points = self._observed.add(await Jobs(connection).get(name))
-        return await cluster_view(connection, name, history=self._history, points=points, replica=replica)
+        is_open = self._history is not None and (self._rights is None or await self._rights.has(namespace))
+        return await cluster_view(connection, name, history=self._history if is_open else None, points=points, replica=replica)
 
 
 class DeletedJobs:
-    """Jobs that are gone, from the histories beside their checkpoints. With a connection, a user sees those of namespaces in which the user
-    may read jobs and logs."""
+    """Jobs that are gone, from the histories beside their checkpoints. `rights` are those of the user, unless the storage is the user's
+    own."""
 
-    def __init__(self, root: Path | Storage, connection: Connection | None) -> None:
+    def __init__(self, root: Path | Storage, rights: HistoryRights | None) -> None:
         self._root = storage_of(root)
-        self._connection = connection
-        self._answers: dict[str, tuple[bool, float]] = {}
+        self._rights = rights
 
     async def listed(self, namespace: str | None) -> list[Listed]:
         spaces = [namespace] if namespace is not None else await asyncio.to_thread(_folders, self._root)
@@ -115,18 +139,7 @@ class DeletedJobs:
         return view if replica is None else replace(view, logs=[log for log in view.logs if log.title.startswith(f"{replica},")])
 
     async def _may(self, namespace: str) -> bool:
-        """Whether the user may read jobs of the namespace and the logs of its pods, whatever their names."""
-        if self._connection is None:
-            return True
-        now = time.monotonic()
-        answer, until = self._answers.get(namespace, (False, 0.0))
-        if now >= until:
-            jobs, logs = {"group": GROUP, "resource": PLURAL}, {"resource": "pods", "subresource": "log"}
-            answer = all([await self._connection.may({**each, "verb": "get", "namespace": namespace}) for each in (jobs, logs)])
-            if len(self._answers) > MOST_DELETED:
-                self._answers.clear()
-            self._answers[namespace] = answer, now + RIGHTS_SECONDS
-        return answer
+        return self._rights is None or await self._rights.has(namespace)
 
     def _rows(self, namespaces: Sequence[str]) -> list[Listed]:
         jobs = ((space, name) for space in namespaces for name in _folders(self._root, space))
