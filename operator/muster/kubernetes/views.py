@@ -33,7 +33,7 @@ from muster.lifecycle.observed import ClaimView, ReplicaPhase, ReplicaView
 from muster.render.pods import MOST_EXCLUDED
 from muster.strategies.base import host_name
 from muster_contract.inputs import FETCHER
-from muster_contract.reports import LastWords
+from muster_contract.reports import MAX_LAST_WORDS, LastWords
 from muster_contract.text import printable
 from muster_contract.wire import WireError, parse
 
@@ -103,9 +103,9 @@ def _view(pod: Object, *, role: RoleName, index: int, attempt: int) -> ReplicaVi
         exit_code=ended.get("exitCode"),
         last_words=words,
         fetch_failed=bool(failed_fetch),
-        disruption=_word(disruption.get("reason") or "DisruptionTarget") if disruption else None,
-        reason=_word(reason),
-        message=printable(message or (_of_disruption(status, disruption) if disruption else ""))[:LONGEST_MESSAGE],
+        disruption=_shown(disruption.get("reason") or "DisruptionTarget", _LONGEST_REASON) if disruption else None,
+        reason=_shown(reason, _LONGEST_REASON),
+        message=_shown(message or (_of_disruption(status, disruption) if disruption else ""), LONGEST_MESSAGE),
         waits_for=_cause_of_wait(reason, message, has_node=bool(node)) if phase is ReplicaPhase.PENDING else "",
         oom_killed=ended.get("reason") == "OOMKilled",
         unhealthy_devices=_unhealthy_devices(status),
@@ -120,9 +120,9 @@ def _view(pod: Object, *, role: RoleName, index: int, attempt: int) -> ReplicaVi
     )
 
 
-def _word(text: str) -> str:
-    """A reason, which is a word. Whoever writes the status of a pod may write anything."""
-    return printable(text[:_LONGEST_REASON])[:_LONGEST_REASON]
+def _shown(text: str, most: int) -> str:
+    """The beginning of a text, without control characters. The text may have a megabyte, and to escape all of it would take a second."""
+    return printable(text[:most])[:most]
 
 
 def _excluded_nodes(annotations: Mapping[str, str]) -> tuple[str, ...]:
@@ -153,8 +153,10 @@ def _unhealthy_devices(status: Mapping[str, Any]) -> tuple[str, ...]:
     for resource, each in _devices(status):
         if each.get("health") == "Unhealthy":
             cause = f" ({each['message']})" if each.get("message") else ""
-            devices.append(printable(f"{resource} {each.get('resourceID', '')}{cause}")[:_LONGEST_DEVICE])
-    return tuple(devices[:_DEVICES_NAMED])
+            devices.append(_shown(f"{resource} {each.get('resourceID', '')}{cause}", _LONGEST_DEVICE))
+        if len(devices) == _DEVICES_NAMED:
+            break
+    return tuple(devices)
 
 
 def _devices(status: Mapping[str, Any]) -> Iterable[tuple[str, Mapping[str, Any]]]:
@@ -205,7 +207,7 @@ def _reason_and_message(status: Mapping[str, Any], *, state: Mapping[str, Any], 
 
 def _end_of(text: str) -> str:
     """The last lines of a log as one line. A command without a supervisor leaves the end of its log, which usually has the error."""
-    return " | ".join([line.strip() for line in text.splitlines() if line.strip()][-_LAST_LINES:])
+    return " | ".join([line.strip() for line in text[-MAX_LAST_WORDS:].splitlines() if line.strip()][-_LAST_LINES:])
 
 
 def _waits_for(status: Mapping[str, Any], state: Mapping[str, Any]) -> tuple[str, str]:
@@ -274,7 +276,7 @@ def _condition(status: Mapping[str, Any], kind: str, *, holds: str) -> Mapping[s
 def _last_words(message: str | None) -> LastWords | None:
     """The supervisor's last words. None if the termination message is empty or something else."""
     try:
-        return parse(LastWords, message) if message else None
+        return parse(LastWords, message) if message and len(message) <= MAX_LAST_WORDS else None
     except WireError:
         return None
 

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from muster.kubernetes import views
 from muster.kubernetes.views import child_of
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 from muster.render.pods import MOST_EXCLUDED
+from muster_contract.text import printable
 
 LABELS = {"muster.dev/job-name": "digits", "muster.dev/role": "worker", "muster.dev/index": "1", "muster.dev/attempt": "2"}
 
@@ -287,6 +289,40 @@ def test_what_a_pod_excludes_is_limited_because_users_may_write_it() -> None:
     for forged in ("a," * 125_000, "," * 250_000, "a" * 250_000):
         nodes = view(annotations={"muster.dev/excluded-nodes": forged}).excluded_nodes
         assert (len(nodes) <= MOST_EXCLUDED, len(",".join(nodes)) < 20_000) == (True, True)
+
+
+MEGABYTE = "\x1b" * (1 << 20)
+LARGE: dict[str, dict[str, Any]] = {
+    "a message": {"phase": "Failed", "message": MEGABYTE},
+    "the end of a log": trainer(terminated={"exitCode": 1, "message": MEGABYTE}),
+    "lines of a log": trainer(terminated={"exitCode": 1, "message": "\n" * (1 << 20)}),
+    "last words": trainer(terminated={"exitCode": 1, "message": json.dumps({"code": 10, "message": MEGABYTE})}),
+    "a cause of waiting": trainer(waiting={"reason": "ImagePullBackOff", "message": MEGABYTE}),
+    "devices": {
+        "containerStatuses": [
+            {
+                "name": "trainer",
+                "allocatedResourcesStatus": [
+                    {"name": "gpu", "resources": [{"resourceID": MEGABYTE[:99], "health": "Unhealthy"}] * 10_000}
+                ],
+            }
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("status", LARGE.values(), ids=LARGE)
+def test_a_status_of_a_megabyte_is_neither_kept_nor_escaped_whole(status: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    escaped = []
+
+    def counted(text: str) -> str:
+        escaped.append(len(text))
+        return printable(text)
+
+    monkeypatch.setattr(views, "printable", counted)
+    seen = view(status)
+    assert sum(escaped) < 10_000  # to escape a megabyte takes a second, in which the operator does nothing else
+    assert sum(len(str(value)) for value in vars(seen).values()) < 10_000
 
 
 def test_reasons_in_the_status_of_a_pod_are_escaped_and_short() -> None:
