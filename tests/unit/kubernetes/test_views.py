@@ -54,7 +54,7 @@ def test_a_pod_with_invalid_labels_is_no_replica(wrong: dict[str, str]) -> None:
     assert child_of(pod(labels=None)) is None
 
 
-@pytest.mark.parametrize("time", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"])
+@pytest.mark.parametrize("time", ["0000-01-01T00:00:00Z", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"])
 def test_forged_times_of_a_pod_allow_sums(time: str) -> None:
     hour = timedelta(hours=1)
     ended = view(trainer(terminated={"exitCode": 1, "finishedAt": time}), deletionTimestamp=time)
@@ -302,9 +302,7 @@ LARGE: dict[str, dict[str, Any]] = {
         "containerStatuses": [
             {
                 "name": "trainer",
-                "allocatedResourcesStatus": [
-                    {"name": "gpu", "resources": [{"resourceID": MEGABYTE[:99], "health": "Unhealthy"}] * 10_000}
-                ],
+                "allocatedResourcesStatus": [{"name": "gpu", "resources": [{"resourceID": MEGABYTE[:99], "health": "Unhealthy"}] * 10_000}],
             }
         ]
     },

@@ -298,7 +298,9 @@ def test_a_growing_run_is_read_incrementally_with_a_limited_number_of_steps(tmp_
     assert (len(third.steps), max(third.curve)) == (MOST_STEPS // 2 + 1, MOST_STEPS + 2)
 
 
-FORM = b"POST /sign-in HTTP/1.1\r\nHost: x\r\nOrigin: http://x\r\nConnection: close\r\nContent-Length: 8\r\nContent-Type: %s\r\n\r\ntoken=ab"
+FORM = (
+    b"POST /sign-in HTTP/1.1\r\nHost: x\r\nOrigin: http://x\r\nConnection: close\r\nContent-Length: 8\r\nContent-Type: %s\r\n\r\ntoken=ab"
+)
 MALFORMED = {
     "a token that is not UTF-8": b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer \xff\r\n\r\n",
     "a cookie that is not UTF-8": b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nCookie: muster=\xff\r\n\r\n",
