@@ -130,6 +130,17 @@ FROM_SECRET = {"valueFrom": {"secretKeyRef": {"name": "db", "key": "password"}}}
 BEYOND: dict[str, tuple[Object, str]] = {
     "a service account": (templated("x", serviceAccountName="powerful"), "create tokens of service account powerful"),
     "a service account by its old name": (templated("x", serviceAccount="powerful"), "service account powerful"),
+    "a service account in a role of another package's strategy": (
+        job("x", strategy="Relay", roles={"launcher": {"template": {"spec": {"serviceAccountName": "powerful"}}}}),
+        "service account powerful",
+    ),
+    "a Secret in a role of another package's strategy": (
+        job(
+            "x", strategy="Relay", roles={"launcher": {"template": {"spec": {"volumes": [{"name": "v", "secret": {"secretName": "db"}}]}}}}
+        ),
+        "spec.roles: a template",
+    ),
+    "a Secret for pulling images": (templated("x", imagePullSecrets=[{"name": "registry"}]), "get Secret registry"),
     "a token": (templated("x", automountServiceAccountToken=True), "spec.roles: a template"),
     "a Secret for checkpoints": (secretly("x"), "get Secret s3"),
     "a Secret for an input": (
@@ -170,13 +181,16 @@ def test_a_job_gives_its_author_no_access_that_the_author_does_not_have(cluster:
 
 
 def test_an_author_with_a_right_may_use_it_in_a_job(cluster: Cluster, namespace: str) -> None:
-    secret = {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["s3"], "verbs": ["get"]}
+    secret = {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["s3", "registry"], "verbs": ["get"]}
     account = {"apiGroups": [""], "resources": ["serviceaccounts/token"], "resourceNames": ["train"], "verbs": ["create"]}
     tenant = author(cluster, namespace, JOBS_ONLY, secret, account)
     folder = JOBS.format(namespace)
     wait_until(lambda: answer(tenant, folder, templated("x", serviceAccountName="other")), "the policy is in force")
     assert answer(tenant, folder, secretly("x")) == ""
     assert answer(tenant, folder, templated("x", serviceAccountName="train")) == ""
+    assert answer(tenant, folder, templated("x", imagePullSecrets=[{"name": "registry"}])) == ""
+    several = answer(tenant, folder, templated("x", imagePullSecrets=[{"name": "registry"}, {"name": "other"}]))
+    assert "the only pull secret" in several
 
 
 def test_an_author_with_the_right_to_create_pods_may_use_every_field(cluster: Cluster, namespace: str) -> None:
