@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 from muster.api.spec import RoleName
 from muster_contract.inputs import InputProgress
@@ -100,6 +101,12 @@ class ReplicaView:
     """Nodes that the pod may not go to, because pods that do not answer were on them."""
     spent: bool = False
     """Whether the processes have ended according to the last words, and the supervisor waits for the next attempt."""
+
+    def changed(self, **fields: Any) -> ReplicaView:
+        """A copy with these fields changed. `dataclasses.replace` takes six times as long, and a pass copies thousands of views."""
+        copy = object.__new__(ReplicaView)
+        copy.__dict__.update(self.__dict__, **fields)
+        return copy
 
     @property
     def over(self) -> bool:

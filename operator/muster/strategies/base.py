@@ -69,6 +69,11 @@ class WorldPlan:
         """The world of only these replicas (role and index), with new ranks. The first of them gets the ports of the first of all."""
         return self.arranged([key for key in self.positions if key in members])
 
+    def size_of(self, members: Collection[tuple[str, int]]) -> int:
+        """The size of `part`. Its replicas are not made, because a pass over thousands of them needs only this number."""
+        ranked = (replica for replica in self.replicas if replica.first_rank is not None)
+        return sum(replica.processes for replica in ranked if (replica.role, replica.index) in members)
+
     def arranged(self, members: Sequence[tuple[str, int]]) -> WorldPlan:
         """The world of these replicas in this order, as `part` makes it. Omits members that the plan does not have."""
         replicas: list[ReplicaPlan] = []

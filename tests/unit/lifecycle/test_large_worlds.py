@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from muster.lifecycle.actions import DeleteReplica
+from muster.strategies.registry import strategy_of
 from tests.unit.lifecycle.lifecycle_cases import Story, at, failed, job, replica, report, running_story
 
 
@@ -30,6 +31,38 @@ def test_a_pass_over_eight_times_the_replicas_needs_eight_times_the_calls() -> N
     calls_of_passes(8)  # fills caches
     few, many = calls_of_passes(128), calls_of_passes(1024)
     assert many < 12 * few, (few, many)
+
+
+def calls_without_news(size: int) -> int:
+    """The function calls of a pass in which nothing has changed."""
+    story, views = Story(job(workers=size)), [replica(f"worker-{index}", report=report(f"worker-{index}")) for index in range(size)]
+    story.see(seconds=0)
+    story.see(*views, seconds=10)
+    profile = cProfile.Profile()
+    profile.enable()
+    story.see(*views, seconds=11)
+    profile.disable()
+    return int(vars(pstats.Stats(profile))["total_calls"])
+
+
+def test_a_pass_without_news_needs_few_calls_for_each_replica() -> None:
+    """A recovery of a large world needs several such passes."""
+    calls_without_news(8)  # fills caches
+    assert (calls_without_news(512) - calls_without_news(256)) / 256 < 125
+
+
+def test_a_changed_view_is_like_a_replaced_one() -> None:
+    view = replica("worker-0")
+    assert view.changed(attempt=3, spent=True) == replace(view, attempt=3, spent=True)
+    assert view.attempt == 0
+
+
+def test_the_size_of_a_part_of_a_world_is_known_without_the_part() -> None:
+    roles = {"chief": {}, "worker": {"replicas": 3}, "ps": {}}
+    for each in (job(workers=4), job(strategy="ParameterServer", roles=roles)):
+        plan = strategy_of(each.spec.strategy).plan(each.spec)
+        for members in (set(plan.positions), {("worker", 1), ("worker", 2)}, {("ps", 0), ("worker", 9)}, set()):
+            assert plan.size_of(members) == plan.part(members).size
 
 
 def calls_of_reports(size: int) -> int:

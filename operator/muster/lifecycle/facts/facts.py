@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -111,14 +112,22 @@ class Facts:
         return None if self.spec.trainer.supervised else _BRIEF_SECONDS
 
     def replicas_of(self, attempt: int) -> tuple[ReplicaView, ...]:
-        return tuple(view for view in self.replicas if view.attempt == attempt)
+        return self._by_attempt.get(attempt, ())
+
+    @cached_property
+    def _by_attempt(self) -> dict[int, tuple[ReplicaView, ...]]:
+        return _grouped(self.replicas)
 
     def older_than(self, attempt: int) -> tuple[ReplicaView, ...]:
         return tuple(view for view in self.replicas if view.attempt < attempt)
 
     def trainers(self, attempt: int) -> tuple[ReplicaView, ...]:
         """The replicas of an attempt that train together."""
-        return tuple(view for view in self.replicas_of(attempt) if self.strategy.is_in_world(view.role))
+        return self._trainers_by_attempt.get(attempt, ())
+
+    @cached_property
+    def _trainers_by_attempt(self) -> dict[int, tuple[ReplicaView, ...]]:
+        return _grouped(view for view in self.replicas if self.strategy.is_in_world(view.role))
 
     def reports(self, attempt: int) -> tuple[tuple[ReplicaView, Report], ...]:
         """The newest report of each replica that trains, without reports about another attempt."""
@@ -158,12 +167,20 @@ class Facts:
         return replace(self, replicas=replicas, standing_by=standing_by, left_behind=left_behind, basis=basis)
 
 
+def _grouped(views: Iterable[ReplicaView]) -> dict[int, tuple[ReplicaView, ...]]:
+    """The views by attempt, in their order. The modules of a decision ask for those of one attempt many times."""
+    groups: dict[int, list[ReplicaView]] = defaultdict(list)
+    for view in views:
+        groups[view.attempt].append(view)
+    return {attempt: tuple(group) for attempt, group in groups.items()}
+
+
 def read(
     job: TrainingJob, observed: Observed, now: datetime, *, problems: Sequence[Problem] = (), policy: Policy = DEFAULT_POLICY
 ) -> Facts:
     """The facts about a job and its children. A program without a supervisor has no last words, because its termination message is its own
     text."""
     if not job.spec.trainer.supervised:
-        views = (view if view.fetch_failed else replace(view, last_words=None) for view in observed.replicas)
+        views = (view if view.fetch_failed else view.changed(last_words=None) for view in observed.replicas)
         observed = replace(observed, replicas=tuple(views))
     return Facts(job, observed, now, tuple(problems), policy).in_world_of(job.status)

@@ -55,7 +55,7 @@ def is_outgrown(status: TrainingJobStatus, facts: Facts) -> bool:
     if facts.spec.recovery.spares:
         return spares.is_outgrown(status.world, facts)
     fits = members <= _replicas(facts.plan) if facts.spec.elastic else members == _replicas(facts.plan)
-    return not fits or facts.plan.part(members).size != status.world.size
+    return not fits or facts.plan.size_of(members) != status.world.size
 
 
 def due_resize(status: TrainingJobStatus, facts: Facts) -> Resize | None:
