@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -59,8 +60,9 @@ class Cluster(Protocol):
     async def read_job(self, namespace: str, name: str) -> Object:
         """The job as it is now."""
 
-    async def list_children(self, namespace: str, name: str) -> list[Child]:
-        """All pods with the job's name in their labels, as they are now, including those of other owners."""
+    async def list_children(self, namespace: str, name: str, cached: Mapping[str, Child]) -> list[Child]:
+        """All pods with the job's name in their labels, as they are now, including those of other owners. `cached` has earlier views by
+        uid. A pod of the same version is not read again."""
 
     async def read_claim(self, namespace: str, name: str) -> ClaimView:
         """A PersistentVolumeClaim as it is now. Its access modes are empty if it does not exist."""

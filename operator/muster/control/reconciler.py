@@ -167,10 +167,10 @@ class Reconciler:
         store, job = self._dependencies.store, admitted.job
         if not job.status.attempts and not store.children(job.key):
             return self._observed(admitted, (), claim=await self._claim(job), live=True)
-        before = frozenset(child.view.uid for child in store.children(job.key))
-        listing = self._dependencies.cluster.list_children(job.metadata.namespace, job.metadata.name)
+        cached = {child.view.uid: child for child in store.children(job.key)}
+        listing = self._dependencies.cluster.list_children(job.metadata.namespace, job.metadata.name, cached)
         children, claim = await asyncio.gather(listing, self._claim(job))
-        store.replace_children(job.key, children, cached_before=before)
+        store.replace_children(job.key, children, cached_before=frozenset(cached))
         self._listed_at[job.key] = self._dependencies.now()
         return self._observed(admitted, children, claim=claim, live=True)
 

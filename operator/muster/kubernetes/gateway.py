@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from http import HTTPStatus
 from typing import TypeVar
@@ -34,7 +34,7 @@ from muster.kubernetes.answers import (
 )
 from muster.kubernetes.credentials import load_configuration
 from muster.kubernetes.views import child_of, claim_of
-from muster.lifecycle.observed import ClaimView
+from muster.lifecycle.observed import ClaimView, ReplicaPhase
 from muster.lifecycle.policy import Delays
 from muster.render.kueue import VISIBILITY
 
@@ -126,12 +126,12 @@ class Gateway:
 
     # pods and services
 
-    async def list_children(self, namespace: str, name: str) -> list[Child]:
+    async def list_children(self, namespace: str, name: str, cached: Mapping[str, Child]) -> list[Child]:
         folder, unreadable = f"/api/v1/namespaces/{namespace}/pods", list[Unreadable]()
         pods = [pod async for pod in self._pages(folder, unreadable, labelSelector=f"{JOB_NAME_LABEL}={name}")]
         if unreadable:  # it may be a replica, so it must not count as gone
             raise UnreadableAnswerError(f"pod {unreadable[0].name} cannot be read: {unreadable[0].reason}")
-        return _children(pods)
+        return _children(pods, cached)
 
     async def read_child(self, namespace: str, name: str) -> Child:
         return _child(await self.request("GET", f"/api/v1/namespaces/{namespace}/pods/{quote(name, safe='')}"))
@@ -361,8 +361,17 @@ def _unreadable(kind: str, obj: Object, reason: str) -> Unreadable:
     return Unreadable(kind, namespace, name, uid, reason[:500])
 
 
-def _children(pods: Iterable[Object]) -> list[Child]:
-    return [child for pod in pods if (child := child_of(pod)) is not None]
+def _children(pods: Iterable[Object], cached: Mapping[str, Child]) -> list[Child]:
+    return [child for pod in pods if (child := _same_version(pod, cached) or child_of(pod)) is not None]
+
+
+def _same_version(pod: Object, cached: Mapping[str, Child]) -> Child | None:
+    """The cached view of the pod, if it is of the same version. The view of a pod that does not run yet may be incomplete, because the
+    answer to its creation has only metadata."""
+    child = cached.get(pod["metadata"]["uid"])
+    if child is None or child.view.phase is ReplicaPhase.PENDING or child.version != int(pod["metadata"]["resourceVersion"]):
+        return None
+    return child
 
 
 def _child(pod: Object) -> Child:

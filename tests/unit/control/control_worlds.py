@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from muster.control.cluster import Child, Listing, Object
@@ -38,7 +38,7 @@ class MemoryCluster:
     async def read_job(self, namespace: str, name: str) -> Object:
         return self._get("TrainingJob", namespace, name)
 
-    async def list_children(self, namespace: str, name: str) -> list[Child]:
+    async def list_children(self, namespace: str, name: str, cached: Mapping[str, Child]) -> list[Child]:
         self._ask("list", "Pod")
         return [child for pod in self.of("Pod") if (child := child_of(pod)) and child.key == f"{namespace}/{name}"]
 

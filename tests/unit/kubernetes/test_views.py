@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from muster.kubernetes import views
+from muster.kubernetes.gateway import _child, _children
 from muster.kubernetes.views import child_of
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 from muster.render.pods import MOST_EXCLUDED
@@ -35,6 +36,21 @@ def view(status: dict[str, Any] | None = None, **metadata: Any) -> ReplicaView:
     assert child
     assert (child.key, child.version) == ("default/digits", 7)
     return child.view
+
+
+def test_a_listed_pod_is_read_again_only_if_its_version_has_changed() -> None:
+    running = pod(trainer(running={"startedAt": "2026-11-21T12:00:00Z"}))
+    cached = {"u": _child(running)}
+    assert _children([running], cached)[0] is cached["u"]
+    assert _children([running], {})[0] == cached["u"]
+    ended = pod(trainer(terminated={"exitCode": 1}), resourceVersion="8")
+    assert _children([ended], cached)[0].view.phase is ReplicaPhase.FAILED
+
+
+def test_a_pod_that_does_not_run_yet_is_read_again() -> None:
+    """The answer to its creation has only metadata."""
+    created = {"u": _child({"metadata": pod()["metadata"]})}
+    assert (created["u"].view.node, _children([pod()], created)[0].view.node) == ("", "n")
 
 
 @pytest.mark.parametrize(
