@@ -157,6 +157,7 @@ class _Connection(asyncio.Protocol):
         self._handler: asyncio.Protocol | None = None
         self._early: list[bytes] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._expires = 0.0
         self._upgrade: asyncio.Task[None] | None = None
         self.identity = ""
         self.unproven = 0  # bytes since it last authenticated itself
@@ -199,11 +200,21 @@ class _Connection(asyncio.Protocol):
 
     def expire_after(self, seconds: float) -> None:
         """Closes the connection after so many seconds, unless this is called again."""
+        loop = asyncio.get_running_loop()
+        self._expires = loop.time() + seconds
+        if self._timer is None or self._timer.when() > self._expires:
+            self._set_timer(loop)
+
+    def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._expire)
+        self._timer = loop.call_at(self._expires, self._expire)
 
     def _expire(self) -> None:
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._expires:  # there was a request meanwhile, and a new timer for each would cost more
+            self._set_timer(loop)
+            return
         if not self.identity:
             self._listener._refused("deadline")
         self.abort()

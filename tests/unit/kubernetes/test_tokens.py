@@ -15,7 +15,7 @@ from muster.control.cluster import Object
 from muster.control.coordination import RefusedReportError
 from muster.control.errors import UnavailableError
 from muster.kubernetes import tokens
-from muster.kubernetes.tokens import REVIEWS, Readers, Tokens, claimed_pod
+from muster.kubernetes.tokens import REVIEWS, Claim, Readers, Tokens, claimed_pod
 
 
 def token(uid: str = "pod-1", signature: str = "good", **claims: Any) -> str:
@@ -150,6 +150,30 @@ def test_pods_get_503_while_the_api_server_is_away_and_use_up_no_reviews() -> No
     asyncio.run(check())
 
 
+def test_a_token_that_was_good_is_refused_after_its_end() -> None:
+    async def check() -> list[str | int]:
+        checker = Tokens(ApiServer(), lambda uid: True)
+        given = token(exp=time.time() - tokens._CLOCKS_DIFFER + 0.5)
+        before = await outcome(checker, given)
+        await asyncio.sleep(0.6)
+        return [before, await outcome(checker, given)]
+
+    assert asyncio.run(check()) == ["pod-1", 401]
+
+
+def test_claims_of_few_tokens_are_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "_MOST_CLAIMS", 3)
+
+    async def check() -> Tokens:
+        checker = Tokens(ApiServer(), lambda uid: uid.startswith("pod-"))
+        for number in range(5):
+            await outcome(checker, token(f"pod-{number}"))
+        await outcome(checker, token("other"))
+        return checker
+
+    assert [claim.uid for claim in asyncio.run(check())._claims.values()] == ["pod-2", "pod-3", "pod-4"]
+
+
 def test_a_token_that_claims_another_pod_is_refused() -> None:
     class Lying(ApiServer):
         async def request(self, verb: str, path: str, *, body: Object | None = None, query: dict[str, str] | None = None) -> Object:
@@ -161,8 +185,7 @@ def test_a_token_that_claims_another_pod_is_refused() -> None:
 
 
 def test_the_pod_of_a_token_is_read_from_its_claims() -> None:
-    assert claimed_pod(token("pod-7", aud="muster"), time.time()) == "pod-7"
-    assert claimed_pod(token("pod-7", exp=1000), 1030) == "pod-7", "clocks differ"
+    assert claimed_pod(token("pod-7", aud="muster", exp=1000)) == Claim("pod-7", 1000)
 
 
 def test_only_users_that_rbac_allows_read_metrics() -> None:
