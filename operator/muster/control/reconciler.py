@@ -210,14 +210,14 @@ class Reconciler:
     def _with_report_and_eviction(self, view: ReplicaView) -> ReplicaView:
         """The replica with what is not in its pod: its report, and an eviction that waits for it."""
         if (eviction := self._dependencies.evictions.of(view.uid)) is not None:
-            view = view.changed(eviction=eviction)
+            view = replace(view, eviction=eviction)
         reports = self._dependencies.reports
         received = reports.of(view.uid)
         if received is None:
             return view
         if received.report.inputs:  # a report of the fetcher: nothing trains yet
-            return view.changed(inputs=received.report.inputs)
-        return view.changed(report=received.report, reported=received.time, missed_seconds=reports.missed_since(received))
+            return replace(view, inputs=received.report.inputs)
+        return view.with_report(received.report, time=received.time, missed_seconds=reports.missed_since(received))
 
     def _worth_a_look(self, job: TrainingJob, cached: Observed) -> bool:
         """Whether a live list of pods can show more than the cache. While the cache shows replicas of an older attempt, a live list would

@@ -294,7 +294,7 @@ def test_made_up_reasons_of_events_do_not_add_up() -> None:
     assert len(evidence_in(of(None, pod(), events=events))) < 20
 
 
-@pytest.mark.parametrize("time", ["0000-12-31T00:00:00Z", "soon"])
+@pytest.mark.parametrize("time", ["10000-01-01T00:00:00Z", "soon"])
 def test_a_time_that_no_clock_shows_counts_as_absent(time: str) -> None:
     assert time_of(time) is None
 

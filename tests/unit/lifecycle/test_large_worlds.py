@@ -5,6 +5,7 @@ from __future__ import annotations
 import cProfile
 import pstats
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 from muster.lifecycle.actions import DeleteReplica
@@ -51,10 +52,11 @@ def test_a_pass_without_news_needs_few_calls_for_each_replica() -> None:
     assert (calls_without_news(512) - calls_without_news(256)) / 256 < 125
 
 
-def test_a_changed_view_is_like_a_replaced_one() -> None:
-    view = replica("worker-0")
-    assert view.changed(attempt=3, spent=True) == replace(view, attempt=3, spent=True)
-    assert view.attempt == 0
+def test_a_replica_with_a_report_differs_only_in_that() -> None:
+    view, newest, time = replica("worker-0"), report(step=3), datetime(2026, 1, 1, tzinfo=UTC)
+    changed = view.with_report(newest, time=time, missed_seconds=2.0)
+    assert changed == replace(view, report=newest, reported=time, missed_seconds=2.0)
+    assert view.report is None
 
 
 def test_the_size_of_a_part_of_a_world_is_known_without_the_part() -> None:

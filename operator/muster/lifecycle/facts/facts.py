@@ -181,6 +181,6 @@ def read(
     """The facts about a job and its children. A program without a supervisor has no last words, because its termination message is its own
     text."""
     if not job.spec.trainer.supervised:
-        views = (view if view.fetch_failed else view.changed(last_words=None) for view in observed.replicas)
+        views = (view if view.fetch_failed else replace(view, last_words=None) for view in observed.replicas)
         observed = replace(observed, replicas=tuple(views))
     return Facts(job, observed, now, tuple(problems), policy).in_world_of(job.status)

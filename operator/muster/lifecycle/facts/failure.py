@@ -195,7 +195,7 @@ def _cause_in_last_words(view: ReplicaView, attempt: int) -> Cause | None:
     words = view.report.last_words if view.report else None
     if words is None or words.attempt != attempt or words.code == ExitCode.COMPLETED:
         return None
-    return _own_end(view.changed(last_words=words, finished=view.reported, exit_code=None, oom_killed=False, unhealthy_devices=()))
+    return _own_end(replace(view, last_words=words, finished=view.reported, exit_code=None, oom_killed=False, unhealthy_devices=()))
 
 
 def _ended_before_deletion(view: ReplicaView, *, stopped: bool) -> bool:
