@@ -196,6 +196,14 @@ class Report:
     in_place: bool = wire_field(default=False, doc="Whether the supervisor can start another attempt in the same pod.")
     snapshot_server: SnapshotServer | None = wire_field(default=None, doc="Where spares get the snapshots of this replica.")
 
+    @property
+    def startable_attempt(self) -> int | None:
+        """The attempt whose processes the supervisor starts once it gets their world. None if it does not wait. After last words about
+        `attempt` it starts only the next one."""
+        if not self.waiting:
+            return None
+        return self.attempt + 1 if self.last_words is not None and self.last_words.attempt == self.attempt else self.attempt
+
 
 @document
 class Reply:

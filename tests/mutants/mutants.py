@@ -379,6 +379,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "_planned_world",
         _not_awaited,
     ),
+    _unit(
+        "last-words-acknowledge-all",
+        "a world is taken for complete while processes of the attempt before run in it",
+        "muster.lifecycle.facts.membership:_reported",
+        lambda original: lambda report, status: status.attempt if report and report.last_words else original(report, status),
+        "lifecycle/test_in_place",
+    ),
     _mutant(
         "kept-replicas-deleted",
         "a new leader without reports deletes the replicas of a world that trains",

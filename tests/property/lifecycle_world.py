@@ -361,11 +361,7 @@ class World:
             ended = "completed" if status.phase is Phase.SUCCEEDED else "dismissed"
             self.finish(name, "user error" if pod.trains is None else ended)
         elif (told := attempt_of(status, pod.view.uid)) > pod.attempt:
-            pod.attempt, pod.trains = told, None
-            if pod.sick is not None:  # its device is unhealthy in this attempt too
-                self._justify_known(pod, INFRASTRUCTURE)
-            if pod.view.disruption or pod.view.eviction:  # it is still to be taken away in this attempt
-                self._justify_known(pod, PREEMPTION)
+            self._come_to(pod, told)
             self.speak(name)
         elif (
             pod.trains is None
@@ -577,8 +573,21 @@ class World:
         check_written(self, self.job.status, status)
         check_devices(self, self.job.status, status, observed)
         check_trace(self, status, observed)
+        before = {name: self.belongs(pod) for name, pod in self.pods.items()}
         self._store(self.job.with_status(status))
+        for name, pod in self.pods.items():
+            has_ended = pod.trains is None and pod.said is not None and pod.said.attempt == pod.attempt
+            if has_ended and before[name] == status.attempt - 1 and self._is_member(pod.view):
+                self._come_to(pod, status.attempt)
         return True
+
+    def _come_to(self, pod: Pod, attempt: int) -> None:
+        """It has part in this attempt from now on."""
+        pod.attempt, pod.trains = attempt, None
+        if pod.sick is not None:  # its device is unhealthy in this attempt too
+            self._justify_known(pod, INFRASTRUCTURE)
+        if pod.view.disruption or pod.view.eviction:  # it is still to be taken away in this attempt
+            self._justify_known(pod, PREEMPTION)
 
     def _perform(self, action: Action, observed: Observed, decided: TrainingJobStatus) -> None:
         match action:

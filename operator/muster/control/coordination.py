@@ -7,8 +7,9 @@ port. A bad request gets a status code and a sentence. The cheap checks come fir
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from math import ceil
 from time import monotonic
@@ -140,15 +141,21 @@ class CoordinationServer:
         reply = channel.reply_to(pod_uid, report)
         if channel.reports.record(pod_uid, report, channel.now()):
             channel.wake(pod_uid)
-        alike = channel.reports.waiting if report.waiting else len(channel.reports)
-        interval = interval_seconds(alike, channel.random(), waiting=report.waiting)
-        preferred = _preferred_wait(request)
+        begun, preferred = monotonic(), _preferred_wait(request)
         if preferred and report.waiting:
-            begun = monotonic()
-            reply = await self._reply_with_news(pod_uid, report, reply, until=begun + long_poll_seconds(preferred, alike))
+            until = begun + long_poll_seconds(preferred, len(channel.reports))
+            reply = await self._reply_with_news(pod_uid, report, reply, until=until)
+        if reply.world is not None:
+            channel.reports.start(pod_uid, reply.attempt)
+        if report.waiting and reply.world is None:
+            random = 0.5 if preferred else channel.random()  # a supervisor whose report was held has waited long enough
+            interval = interval_seconds(channel.reports.waiting, random, waiting=True)
             interval = max(SHORTEST_WAIT, interval - (monotonic() - begun))
+        else:
+            interval = interval_seconds(len(channel.reports), channel.random())
         channel.limits.expect(pod_uid, interval, news=(reply.attempt, reply.world is not None) if _is_news(reply, report) else None)
-        response = web.json_response(encode(replace(reply, interval_seconds=interval)))
+        content = json.dumps({**encode(reply), "intervalSeconds": interval})
+        response = web.Response(body=content.encode(), content_type="application/json")
         if len(channel.reports) > MOST_OPEN:
             response.force_close()
         return response
@@ -164,7 +171,8 @@ class CoordinationServer:
 
 
 def _is_news(reply: Reply, report: Report) -> bool:
-    return reply.end or reply.world is not None or reply.attempt != report.attempt
+    """Whether the supervisor has to do something. The number of the attempt that it is ready to start is no news."""
+    return reply.end or reply.world is not None or reply.attempt not in (report.attempt, report.startable_attempt)
 
 
 def _preferred_wait(request: web.Request) -> float:
@@ -193,6 +201,8 @@ def bearer_token(request: web.Request) -> str:
 
 async def _body(request: web.Request) -> bytes:
     try:
+        if request.content.is_eof():  # it came with the headers
+            return await request.read()
         async with asyncio.timeout(BODY_SECONDS):
             return await request.read()
     except web.HTTPRequestEntityTooLarge:

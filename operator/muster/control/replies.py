@@ -37,7 +37,7 @@ def reply_to(job: TrainingJob, uid: str, report: Report, addresses: Addresses, *
         succeeded=status.phase is Phase.SUCCEEDED,
         revisions={each.name: each.revision for each in status.inputs if each.revision} if report.inputs else {},
     )
-    member = member_to_start(status, uid) if _ready(report, attempt) else None
+    member = member_to_start(status, uid) if report.startable_attempt == attempt else None
     if member is None:
         return replace(reply, snapshot_sources=tuple(_snapshot_sources(job, uid, report, addresses, server_of)))
     try:
@@ -76,9 +76,3 @@ def reply_basis(status: Mapping[str, Any]) -> tuple[Any, ...]:
         world.get("readyTime"),
         members if decide else None,
     )
-
-
-def _ready(report: Report, attempt: int) -> bool:
-    """Whether the replica waits to start this attempt, and not the next one."""
-    ended = report.last_words is not None and report.last_words.attempt == attempt
-    return report.waiting and report.attempt == attempt and not ended

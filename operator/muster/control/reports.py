@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from muster.control.report_gaps import ReportGaps
@@ -51,6 +51,29 @@ class Reports:
         self._newest[pod_uid] = Received(report, now, self._missed_seconds)
         (self._waiting.add if report.waiting else self._waiting.discard)(pod_uid)
         return True
+
+    def start(self, pod_uid: str, attempt: int) -> None:
+        """Records that the supervisor gets a reply with the world of this attempt. From then on its processes may run, even if its next
+        report comes late."""
+        newest = self._newest.get(pod_uid)
+        if newest is None or not newest.report.waiting:
+            return
+        old = newest.report
+        report = Report(
+            job=old.job,
+            pod=old.pod,
+            role=old.role,
+            index=old.index,
+            attempt=attempt,
+            job_uid=old.job_uid,
+            pod_uid=old.pod_uid,
+            sequence=old.sequence,
+            phase=Activity.STARTING,
+            in_place=old.in_place,
+            snapshot_server=old.snapshot_server,
+        )
+        self._newest[pod_uid] = replace(newest, report=report)
+        self._waiting.discard(pod_uid)
 
     def of(self, pod_uid: str) -> Received | None:
         """The newest report of the pod. None if it has sent none."""

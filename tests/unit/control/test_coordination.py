@@ -201,7 +201,8 @@ class Waiter:
     def __init__(self) -> None:
         self.server = Server()
         self.attempt = 3
-        channel = replace(self.server.channel, reply_to=lambda *_: Reply(attempt=self.attempt), job_of=lambda _: "job")
+        self.world: dict[str, str] | None = None
+        channel = replace(self.server.channel, reply_to=lambda *_: Reply(attempt=self.attempt, world=self.world), job_of=lambda _: "job")
         self.coordination = CoordinationServer(channel)
 
     async def post(self, client: ClientSession, wait: str = "wait=10", **changes: Any) -> tuple[int, float]:
@@ -297,6 +298,33 @@ def test_a_newer_report_of_the_pod_ends_the_wait_of_the_older_one() -> None:
         waiter.attempt = 4
         waiter.coordination.job_changed("job")
         assert (await second)[0] == 4
+
+    waiter.run(scenario)
+
+
+@pytest.mark.usefixtures("_patient")
+def test_a_report_with_last_words_is_held_until_the_next_world() -> None:
+    waiter, ended = Waiter(), {"lastWords": {"code": 20, "attempt": 3}}
+
+    async def scenario(client: ClientSession) -> None:
+        post = asyncio.create_task(waiter.post(client, **ended))
+        await waiter.until_held()
+        waiter.attempt = 4
+        waiter.coordination.job_changed("job")  # the supervisor is ready for attempt 4 already
+        await asyncio.sleep(0.05)
+        assert not post.done()
+        assert waiter.server.reports.waiting == 1
+        waiter.world = {"MUSTER_ATTEMPT": "4"}
+        waiter.coordination.job_changed("job")
+        attempt, seconds = await post
+        assert (attempt, seconds < LONGEST_LONG_POLL) == (4, True)
+        received = waiter.server.reports.of("pod")
+        assert received is not None
+        state = (received.report.attempt, received.report.waiting, received.report.last_words, received.report.progress)
+        assert state == (4, False, None, None), "its processes may run from now on"
+        assert (waiter.server.reports.waiting, received.report.index) == (0, 0)
+        waiter.attempt = 5
+        assert (await waiter.post(client, sequence=18, **ended))[0] == 5, "attempt 4 may run, so attempt 5 is news"
 
     waiter.run(scenario)
 

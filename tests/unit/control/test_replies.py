@@ -55,6 +55,12 @@ def test_ended_processes_are_not_started_again_in_the_same_attempt() -> None:
     assert reply_for(last_words=LastWords(20, attempt=1)).world is not None
 
 
+def test_a_replica_gets_the_world_that_follows_its_last_words() -> None:
+    reply = reply_for(attempt=1, last_words=LastWords(20, attempt=1))
+    assert (reply.attempt, reply.world is not None) == (2, True)
+    assert reply_for(attempt=0, last_words=LastWords(20, attempt=0)).world is None, "it may have processes of attempt 1"
+
+
 def test_a_supervisor_of_a_failed_job_ends() -> None:
     assert reply_for(status={"phase": "Failed"}).end is True
 

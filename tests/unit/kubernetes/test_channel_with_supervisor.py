@@ -326,6 +326,20 @@ def test_a_replica_with_ended_processes_waits_for_the_next_world_and_joins_it(
     assert environment["MASTER_ADDR"] == "worker-0.digits.default.svc"
 
 
+def test_a_replica_that_reported_its_end_joins_without_another_report(operator: Operator, supervisor: Supervisor) -> None:
+    operator.set_status(RUNS)
+    supervisor.send(running(supervisor.first))
+    supervisor.until_reply(lambda reply: reply.attempt == 0)
+    thread, world = world_of(ended(supervisor, 20))
+    supervisor.until_received(lambda report: report.waiting)
+    operator.set_status(restarts(LOST_PEER, ready=True))
+    thread.join(60)
+    assert world[0]["MUSTER_ATTEMPT"] == "1"
+    report = operator.report
+    assert report is not None
+    assert (report.attempt, report.waiting, report.last_words, report.in_place) == (1, False, None, True)
+
+
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
 def test_a_waiting_replica_ends_when_the_job_ends(operator: Operator, supervisor: Supervisor, phase: str) -> None:
     operator.set_status(RUNS)

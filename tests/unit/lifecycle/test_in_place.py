@@ -45,21 +45,33 @@ def test_a_broken_world_restarts_in_the_pods_that_report() -> None:
     assert story.status.attempts[0].reason is Reason.PROCESS_KILLED
     members = story.status.world.members if story.status.world else []
     assert [(member.uid, member.awaited) for member in members] == [("worker-0/0", True), ("worker-1/0", True)]
-    story.see(alive("worker-0"), spent("worker-1", 137), seconds=22)
-    members = story.status.world.members if story.status.world else ()
-    assert [member.awaited for member in members] == [True, True]
+    story.see(alive("worker-0"), alive("worker-1"), seconds=22)
+    assert [member.awaited for member in world_of(story)] == [True, True]
 
 
 def test_replicas_get_the_world_once_all_have_acknowledged() -> None:
     story = broken()
-    story.see(ready("worker-0"), spent("worker-1", 137), seconds=22)
-    assert member_to_start(story.status, "worker-0/0") is None
+    story.see(alive("worker-0"), ready("worker-1", code=137), seconds=22)
+    assert member_to_start(story.status, "worker-1/0") is None
     decision = story.see(ready("worker-0"), ready("worker-1", code=137), seconds=23)
     assert (created(decision), deleted(decision)) == ([], [])
     place = member_to_start(story.status, "worker-1/0")
     assert place is not None
     assert (place.role, place.index, story.status.phase) == ("worker", 1, "Running")
     assert story.status.attempts[0].settled
+
+
+def test_last_words_acknowledge_the_next_attempt_but_no_later_one() -> None:
+    story = broken()
+    story.see(alive("worker-0"), spent("worker-1", 137), seconds=22)
+    assert [member.awaited for member in world_of(story)] == [True, False]
+    story.see(ready("worker-0"), spent("worker-1", 137), seconds=23)
+    assert (story.status.attempt, story.status.phase) == (1, "Running")
+    for seconds in (30, 31):
+        failing = alive("worker-0", attempt=1, waiting=True, last_words=words(137, attempt=1))
+        story.see(failing, spent("worker-1", 137), seconds=seconds)
+    assert story.status.attempt == 2
+    assert [member.awaited for member in world_of(story)] == [False, True], "worker-1 may have started attempt 1 meanwhile"
 
 
 def test_a_replacement_is_created_only_after_all_others_have_acknowledged() -> None:
@@ -104,12 +116,12 @@ def test_a_replica_that_is_gone_before_it_acknowledges_is_replaced() -> None:
 def test_a_replica_that_acknowledges_after_its_deletion_is_replaced() -> None:
     """Muster deleted it because it was slow. Its late report must not count as the loss of a member."""
     story = broken()
-    story.see(ready("worker-0"), spent("worker-1", 137), seconds=60)
-    late = replace(ready("worker-1", code=137), deleting=at(60))
-    decision = story.see(ready("worker-0"), late, seconds=61)
+    story.see(alive("worker-0"), spent("worker-1", 137), seconds=60)
+    late = replace(ready("worker-0"), deleting=at(60))
+    decision = story.see(late, spent("worker-1", 137), seconds=61)
     assert (story.status.attempt, deleted(decision)) == (1, [])
-    decision = story.see(ready("worker-0"), seconds=62)
-    assert (story.status.attempt, created(decision)) == (1, ["worker-1/1"])
+    decision = story.see(spent("worker-1", 137), seconds=62)
+    assert (story.status.attempt, created(decision)) == (1, ["worker-0/1"])
 
 
 def test_a_replica_that_acknowledges_before_its_deletion_is_seen_is_replaced() -> None:
@@ -270,10 +282,10 @@ def test_unaffected_replicas_train_on_and_their_later_failure_is_a_new_one() -> 
     story = served()
     story.see(*servers(worker_1=spent("worker-1", 137)), seconds=20)
     assert (story.record.step_resumed, story.record.steps_lost) == (40, 0)
+    assert [member.label for member in world_of(story) if member.awaited] == ["worker-1"]
     farther = alive("chief-0", step=44, resumed={"step": 0})
     story.see(*servers(worker_1=spent("worker-1", 137), chief_0=farther), seconds=22)
-    members = story.status.world.members if story.status.world else ()
-    assert [member.label for member in members if member.awaited] == ["worker-1"]
+    assert [member.label for member in world_of(story) if member.awaited] == []
     assert story.status.goodput is not None
     story.see(*servers(worker_1=ready("worker-1", code=137), chief_0=farther), seconds=24)
     assert story.status.phase == "Running"

@@ -63,11 +63,11 @@ class Succession:
             selector.register(self._inbox, selectors.EVENT_READ)
             while self._may_continue(began):
                 reply = self._reporter.reply
+                if reply is not None and reply.world is not None and reply.attempt >= max(self._attempt, self._report.attempt + 1):
+                    return reply.world
                 if reply is not None and reply.attempt > self._attempt:
                     self._attempt = reply.attempt
                     self._update_report()
-                elif reply is not None and reply.world is not None and reply.attempt == self._attempt > self._report.attempt:
-                    return reply.world
                 selector.select(TURN)
                 self._inbox.drain()
         return None

@@ -21,7 +21,7 @@ from muster.lifecycle.facts.times import reported_time
 from muster.lifecycle.observed import Observed, Replica, ReplicaPhase, ReplicaView
 from muster.lifecycle.state import is_open
 from muster_contract.events import MAX_ATTEMPT
-from muster_contract.reports import LastWords, Marks
+from muster_contract.reports import LastWords, Marks, Report
 
 _NO_ATTEMPT = -1
 """The attempt of a replica that no world needs: it stood by, or its attempt cannot have begun."""
@@ -116,6 +116,8 @@ def _joined(member: Member | None, current: int) -> int:
 def _acknowledged(view: ReplicaView, status: TrainingJobStatus, pods: dict[Replica, str], latest: int) -> int:
     """The attempt that the supervisor of the replica reports; 0 if the pod is being deleted or replaced, because it joins no new attempt.
 
+    A supervisor that waits after the end of an attempt has acknowledged the next one, as soon as there is one.
+
     Muster has requested the deletion of a pod that the current world replaces, and the cache may not show that yet.
 
     A supervisor is at most one attempt ahead of the status. If the status was wiped, only replicas show the attempt.
@@ -123,8 +125,15 @@ def _acknowledged(view: ReplicaView, status: TrainingJobStatus, pods: dict[Repli
     if view.deleting is not None or _is_replaced(view, status, pods):
         return 0
     latest = status.attempt + 1 if status.attempts else latest
-    reported = max(view.report.attempt if view.report else 0, (view.last_words.attempt if view.last_words else None) or 0)
+    reported = max(_reported(view.report, status), (view.last_words.attempt if view.last_words else None) or 0)
     return reported if reported <= latest else 0
+
+
+def _reported(report: Report | None, status: TrainingJobStatus) -> int:
+    if report is None:
+        return 0
+    startable = report.startable_attempt
+    return report.attempt if startable is None or startable > status.attempt else startable
 
 
 def _is_replaced(view: ReplicaView, status: TrainingJobStatus, pods: dict[Replica, str]) -> bool:
