@@ -383,7 +383,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "last-words-acknowledge-all",
         "a world is taken for complete while processes of the attempt before run in it",
         "muster.lifecycle.facts.membership:_reported",
-        lambda original: lambda report, status: status.attempt if report and report.last_words else original(report, status),
+        lambda original: lambda view, status: status.attempt if view.report and view.report.last_words else original(view, status),
         "lifecycle/test_in_place",
     ),
     _mutant(

@@ -74,6 +74,23 @@ def test_last_words_acknowledge_the_next_attempt_but_no_later_one() -> None:
     assert [member.awaited for member in world_of(story)] == [False, True], "worker-1 may have started attempt 1 meanwhile"
 
 
+def test_last_words_of_a_pod_that_has_ended_acknowledge_nothing() -> None:
+    story = broken()
+    gone = replace(failed("worker-1", 137, seconds=21), report=spent("worker-1", 137).report)
+    story.see(ready("worker-0"), gone, seconds=22)
+    assert (story.status.attempt, [member.awaited for member in world_of(story)]) == (1, [False, True])
+
+
+def test_last_words_about_the_attempt_before_are_no_failure_of_the_next() -> None:
+    """The pod ends before it gets the world of the attempt that it has acknowledged. Its last words are about the attempt before."""
+    story = broken()
+    story.see(alive("worker-0"), spent("worker-1", 10, "bad loss"), seconds=22)
+    said = words(10, "bad loss", attempt=0)
+    story.see(alive("worker-0"), replace(failed("worker-1", 10, seconds=23), last_words=said), seconds=23)
+    record = story.status.attempts[1]
+    assert (record.failure_class, record.message) == (FailureClass.PREEMPTION, "worker-1 ended before attempt 1 began")
+
+
 def test_a_replacement_is_created_only_after_all_others_have_acknowledged() -> None:
     story = running_story(2)
     story.see(alive("worker-0"), failed("worker-1", 137), seconds=20)

@@ -21,7 +21,7 @@ from muster.lifecycle.facts.times import reported_time
 from muster.lifecycle.observed import Observed, Replica, ReplicaPhase, ReplicaView
 from muster.lifecycle.state import is_open
 from muster_contract.events import MAX_ATTEMPT
-from muster_contract.reports import LastWords, Marks, Report
+from muster_contract.reports import LastWords, Marks
 
 _NO_ATTEMPT = -1
 """The attempt of a replica that no world needs: it stood by, or its attempt cannot have begun."""
@@ -125,15 +125,15 @@ def _acknowledged(view: ReplicaView, status: TrainingJobStatus, pods: dict[Repli
     if view.deleting is not None or _is_replaced(view, status, pods):
         return 0
     latest = status.attempt + 1 if status.attempts else latest
-    reported = max(_reported(view.report, status), (view.last_words.attempt if view.last_words else None) or 0)
+    reported = max(_reported(view, status), (view.last_words.attempt if view.last_words else None) or 0)
     return reported if reported <= latest else 0
 
 
-def _reported(report: Report | None, status: TrainingJobStatus) -> int:
-    if report is None:
+def _reported(view: ReplicaView, status: TrainingJobStatus) -> int:
+    if view.report is None:
         return 0
-    startable = report.startable_attempt
-    return report.attempt if startable is None or startable > status.attempt else startable
+    startable = view.report.startable_attempt if view.phase is ReplicaPhase.RUNNING else None
+    return view.report.attempt if startable is None or startable > status.attempt else startable
 
 
 def _is_replaced(view: ReplicaView, status: TrainingJobStatus, pods: dict[Replica, str]) -> bool:
