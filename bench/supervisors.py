@@ -21,7 +21,7 @@ from muster_contract.codes import ExitCode
 from muster_contract.events import Activity, Resumed
 from muster_contract.reports import LastWords, Marks, Progress, Report
 from muster_contract.wire import decode, encode
-from muster_trainer.supervisor.reporting import LONGEST_DELAY
+from muster_trainer.supervisor.reporting import GATHERED, LONGEST_DELAY
 from tests.support.api_server.api import Api, Object
 from tests.support.api_server.jobs import Jobs
 from tests.support.api_server.kubelet import PODS
@@ -132,6 +132,8 @@ class Supervisor:
         self.attempt = int(pod["metadata"]["labels"]["muster.dev/attempt"])
         self.waiting = False
         self.news = asyncio.Event()
+        self.ended = asyncio.Event()
+        """Set while no process runs. Such a replica does not gather changes."""
         self._words: LastWords | None = None
         self._words_attempt = -1
         self._sequence = 0
@@ -140,6 +142,7 @@ class Supervisor:
         if self.waiting:
             return
         self.waiting, self._words_attempt = True, self.attempt
+        self.ended.set()
         self.world.ends(self.attempt)
         self._words = LastWords(
             code=ExitCode.PEER_LOST,
@@ -153,16 +156,28 @@ class Supervisor:
         self.news.set()
 
     def obey(self, reply: Object) -> None:
-        if reply["attempt"] > self.attempt:
+        if self.waiting and reply.get("world") and reply["attempt"] >= self.attempt and reply["attempt"] > self._words_attempt:
+            self.attempt, self.waiting, self._words = reply["attempt"], False, None
+            self.ended.clear()
+            self.news.set()
+            self.world.starts(self.attempt)
+        elif reply["attempt"] > self.attempt:
             if not self.waiting:
                 self._words, self._words_attempt = None, self.attempt
                 self.world.ends(self.attempt)
             self.attempt, self.waiting = reply["attempt"], True
+            self.ended.set()
             self.news.set()
-        elif self.waiting and reply.get("world") and reply["attempt"] == self.attempt > self._words_attempt:
-            self.waiting, self._words = False, None
-            self.news.set()
-            self.world.starts(self.attempt)
+
+    async def turn(self, interval: float) -> None:
+        """Waits until the next report is due."""
+        begun = time.monotonic()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(interval):
+                await self.news.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(begun + GATHERED * interval - time.monotonic()):
+                await self.ended.wait()
 
     def body(self) -> bytes:
         self._sequence += 1
@@ -273,9 +288,7 @@ class Crew:
                         self.seconds.append(time.monotonic() - begun)
                     interval = float(reply["intervalSeconds"])
                     supervisor.obey(reply)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(interval):
-                        await supervisor.news.wait()
+                await supervisor.turn(interval)
         finally:
             line.close()
 

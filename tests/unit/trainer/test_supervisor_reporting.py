@@ -233,6 +233,20 @@ def test_the_last_report_does_not_wait() -> None:
         assert coordinator.received[-1][1]["phase"] == "Stopping"
 
 
+def test_changes_are_gathered_while_processes_run_and_their_end_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporting, "LONGEST_GATHERED", 60.0)  # longer than this test waits
+    with coordinating(Coordinator(interval=600)) as coordinator:
+        supervisor = reporter(coordinator, [])
+        supervisor.update(STARTING)
+        coordinator.until(lambda: supervisor.interval == 600)
+        supervisor.update(TRAINING)
+        supervisor.update(replace(REPORT, phase="Saving"))
+        supervisor.update(replace(REPORT, waiting=True, last_words=LastWords(20)))
+        coordinator.until(lambda: len(coordinator.received) == 2)
+        assert coordinator.received[1][1]["waiting"]
+        supervisor.finish(REPORT, seconds=SOON)
+
+
 def test_steps_alone_wait_for_the_interval_and_the_first_step_does_not() -> None:
     with coordinating(Coordinator(interval=300)) as coordinator:
         supervisor = reporter(coordinator, [])

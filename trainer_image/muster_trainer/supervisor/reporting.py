@@ -20,6 +20,7 @@ from muster_contract.run_state import RunState, with_state
 from muster_contract.wire import encode, parse
 
 LEAST_GAP = 0.02  # the least seconds between two reports, unless the replica waits for its next world
+GATHERED, LONGEST_GATHERED = 0.1, 2.0  # the part of the interval, and the most seconds, that gather changes of processes that run
 FIRST_INTERVAL = 1.0  # the interval in seconds before the first reply, which sets it
 TIMEOUT = 2.0  # seconds for one report
 LONGEST_DELAY = 10  # the most seconds for which the operator may delay the reply to a replica that waits for its next world
@@ -128,13 +129,20 @@ class Reporter:
             assert report is not None
             pause = self._post(report)
             due = time.monotonic() + max(pause, self.interval)
+            gathering = 0.0 if pause > LEAST_GAP else min(LONGEST_GATHERED, GATHERED * self.interval)
             with self._update:
                 self._update.wait_for(partial(self._may_end, pause), timeout=0 if final else pause)
+                self._update.wait_for(self._is_urgent, timeout=0 if final else gathering)
 
     def _may_end(self, pause: float) -> bool:
         """Whether a report may be posted before the pause is over. The next world waits for each report of a replica that waits for it."""
         is_awaited = self._changed and self._report is not None and self._report.waiting
         return self._final or (is_awaited and pause <= LEAST_GAP)
+
+    def _is_urgent(self) -> bool:
+        """Whether the report is about the end of processes. The other replicas wait for it."""
+        report = self._report
+        return self._final or (self._changed and report is not None and bool(report.waiting or report.last_words or report.stacks))
 
     def _post(self, report: Report) -> float:
         """Posts a report. Returns the least seconds until the next one."""
