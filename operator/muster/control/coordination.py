@@ -7,9 +7,8 @@ port. A bad request gets a status code and a sentence. The cheap checks come fir
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from math import ceil
 from time import monotonic
@@ -148,14 +147,13 @@ class CoordinationServer:
         if reply.world is not None:
             channel.reports.start(pod_uid, reply.attempt)
         if report.waiting and reply.world is None:
-            random = 0.5 if preferred else channel.random()  # a supervisor whose report was held has waited long enough
+            random = 0.5 if preferred else channel.random()  # a report that was held needs no jitter, because its interval is usually over
             interval = interval_seconds(channel.reports.waiting, random, waiting=True)
             interval = max(SHORTEST_WAIT, interval - (monotonic() - begun))
         else:
             interval = interval_seconds(len(channel.reports), channel.random())
         channel.limits.expect(pod_uid, interval, news=(reply.attempt, reply.world is not None) if _is_news(reply, report) else None)
-        content = json.dumps({**encode(reply), "intervalSeconds": interval})
-        response = web.Response(body=content.encode(), content_type="application/json")
+        response = web.json_response(encode(replace(reply, interval_seconds=interval)))
         if len(channel.reports) > MOST_OPEN:
             response.force_close()
         return response

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 MOST = 0.02
 """The share of the time that snapshots may take."""
 SPREAD = 2
-"""So many times the measured cost of the slowest rank is what training pays. Delays of different ranks add up at the collectives, and
-copies push data of the training out of the caches. `bench.memory` found 1.2 to 1.8 times the measured cost."""
+"""The measured cost of the slowest rank counts so many times. `bench.memory` found that snapshots take 1.2 to 1.7 times that cost, probably
+because delays of different ranks add up when ranks wait for each other."""
 FIRST_STEPS = 10
 """The steps between snapshots until the first snapshots of an attempt have been measured."""
 _RECENT = 5

@@ -114,7 +114,7 @@ def cause_of_end(view: ReplicaView, *, stopped: bool) -> Cause | None:
     if view.deleting is not None and not _ended_before_deletion(view, stopped=stopped):
         return _cause_of_deletion(view, stopped=stopped)
     words = view.last_words
-    if words and words.attempt is not None and words.attempt < view.attempt:  # they acknowledged it, and no process of it has started
+    if words and words.attempt is not None and words.attempt < view.attempt:  # no process of its attempt has started
         message = f"{view.label} ended before attempt {view.attempt} began"
         return _cause(view, FailureClass.PREEMPTION, Reason.PREEMPTED_NOT_SAVED, message=message)
     return _own_end(view)
