@@ -78,10 +78,11 @@ class World:
 
     @contextmanager
     def peers(self) -> Iterator[None]:
-        """Raises PeerLost if a collective in the block fails. The text of the error decides, because JAX has one class for all errors."""
+        """Raises PeerLost if a collective in the block fails. The text of the error decides, because JAX has one class for all errors. It
+        raises ValueError where numpy reads the result of a collective that has failed."""
         try:
             yield
-        except jax.errors.JaxRuntimeError as error:
+        except (jax.errors.JaxRuntimeError, ValueError) as error:
             if self.size > 1 and _PEER_LOST.search(str(error)):
                 raise PeerLost(f"rank {self.rank}: {_line(error)}") from error
             raise
