@@ -220,6 +220,19 @@ def test_last_words_of_a_replica_that_restarts_in_place_correct_the_cause() -> N
     assert (story.status.restarts.application_count, story.status.restarts.infrastructure_count) == (1, 0)
 
 
+def test_last_words_of_a_replica_that_restarts_in_place_count_its_last_step() -> None:
+    """worker-0 did two steps after its newest report, and its last words acknowledge the next attempt at once."""
+    story = running_story(2)
+    story.see(alive("worker-0", step=12), alive("worker-1"), seconds=18)
+    story.see(alive("worker-0", step=12), spent("worker-1", 137), seconds=20)
+    assert (story.status.attempt, story.status.attempts[0].last_step) == (1, 12)
+    late = alive("worker-0", waiting=True, last_words=words(20, attempt=0, step=14))
+    story.see(late, spent("worker-1", 137), seconds=21)
+    assert story.status.attempts[0].last_step == 14
+    story.see(alive("worker-0", attempt=1, resumed={"step": 10}), alive("worker-1", attempt=1), seconds=22)
+    assert (story.record.step_resumed, story.record.steps_lost) == (10, 4)
+
+
 def test_replicas_of_a_failed_job_get_time_to_end() -> None:
     story = running_story(1, recovery={"application": {"limit": 0}})
     story.see(spent("worker-0", 10), seconds=20)

@@ -142,6 +142,14 @@ def last_step_in_words(views: Iterable[ReplicaView]) -> int | None:
     return max((step for step in steps if step is not None and step >= 0), default=None)
 
 
+def last_step_of(attempt: int, facts: Facts) -> int | None:
+    """The highest step in last words about the attempt. A replica that has moved on to a later attempt still reports them."""
+    views = [view for view in facts.replicas if view.attempt > attempt and facts.strategy.is_in_world(view.role)]
+    moved_on = [view.report.last_words for view in views if view.report and view.report.last_words]
+    steps = [words.step for words in moved_on if words.attempt == attempt and words.step is not None and words.step >= 0]
+    return max([step for step in (last_step_in_words(facts.trainers(attempt)), *steps) if step is not None], default=None)
+
+
 def loss_in_words(views: Iterable[ReplicaView], step: int) -> str | None:
     """The loss of that step in the replicas' last words."""
     every = (last_words(view) for view in views)

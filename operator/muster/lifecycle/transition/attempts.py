@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from muster.api.status import LONGEST_TEXT, MAX_ATTEMPT_RECORDS, AttemptRecord, Member, Reason, TrainingJobStatus, World
 from muster.lifecycle.facts.facts import Facts
-from muster.lifecycle.facts.failure import Cause, corrected_cause, last_step_in_words
+from muster.lifecycle.facts.failure import Cause, corrected_cause, last_step_of
 from muster.lifecycle.facts.hang import with_blame
 from muster.lifecycle.observed import Replica
 from muster.lifecycle.recording.recording import last_step, later
@@ -65,7 +65,7 @@ def with_correction(status: TrainingJobStatus, facts: Facts, record: AttemptReco
         status = budget.with_charge_moved(status, facts, record, to=cause.failure_class)
         status = budget.with_start_time(status, facts, cause.failure_class)
     views = facts.trainers(record.attempt)
-    done = later(record.last_step, last_step_in_words(views))
+    done = later(record.last_step, last_step_of(record.attempt, facts))
     status = budget.with_progress(status, facts, done)
     settled = (
         facts.now >= settle_time(record, facts)
