@@ -16,6 +16,18 @@ from tests.support.waiting import wait_until
 
 GIVES_UP = SENDS_AN_EVENT + "print('attempt', os.environ['MUSTER_ATTEMPT'], os.environ['MASTER_PORT'], flush=True)\nraise SystemExit(20)\n"
 
+STEPS_LATE = """
+import json, os, signal, sys, time
+def step(number):
+    os.write(int(os.environ["MUSTER_EVENTS_FD"]), json.dumps({"event": "step", "step": number, "loss": "1"}).encode() + b"\\n")
+def stop(*_):
+    step(6)
+    os._exit(22)
+signal.signal(signal.SIGTERM, stop)
+step(4)
+time.sleep(600)
+"""
+
 
 def set_reply(coordinator: Coordinator, **orders: Any) -> None:
     coordinator.reply = {"intervalSeconds": 0.2, "graceSeconds": 0.0, "end": False, "attempt": 3, **orders}
@@ -55,6 +67,20 @@ def test_a_newer_attempt_ends_processes_that_still_run_and_they_are_reaped_befor
     os.kill(run.pid, signal.SIGTERM)
     assert run.wait() == 22
     assert (run.last_words()["attempt"], run.last_words()["message"]) == (5, "ended before attempt 5 began")
+
+
+def test_a_replica_whose_processes_are_ended_for_a_later_attempt_reports_their_last_step(
+    run: SupervisorRun, coordinator: Coordinator
+) -> None:
+    set_reply(coordinator)
+    run.start(STEPS_LATE, MUSTER_COORDINATOR=coordinator.url)
+    coordinator.wait_for_report(lambda report: (report["progress"] or {}).get("step") == 4)
+    set_reply(coordinator, attempt=4, graceSeconds=20.0)
+    acknowledged = coordinator.wait_for_report(lambda report: report["attempt"] == 4)
+    words = acknowledged["lastWords"]
+    assert (words["attempt"], words["code"], words["step"], words["exitCode"], words["signal"]) == (3, 20, 6, None, None)
+    set_reply(coordinator, attempt=4, end=True)
+    run.wait()
 
 
 def test_a_replica_that_is_asked_to_go_and_hears_of_a_later_attempt_while_it_saves_says_that_it_saved(

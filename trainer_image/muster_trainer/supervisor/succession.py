@@ -89,8 +89,12 @@ class Succession:
         return reply is not None and now < replied + SILENCE
 
     def _update_report(self) -> None:
-        """Reports that no process of an older attempt runs, and the end of the previous attempt unless it was requested."""
-        words = None if self._superseded and self._words.code in _STOPPED else self._words
+        """Reports that no process of an older attempt runs, and the end of the previous attempt. If the end was requested because a later
+        attempt begins, it is no preemption, and only the last step counts."""
+        words: LastWords | None = self._words
+        if self._superseded and self._words.code in _STOPPED:
+            ended = last_words(ExitCode.PEER_LOST, "ended because a later attempt begins", self._words.attempt)
+            words = None if self._words.step is None else replace(ended, step=self._words.step, loss=self._words.loss)
         report = self._report
         if self._attempt != report.attempt:
             report = with_state(replace(report, processes=(), idle_seconds=None), RunState())
