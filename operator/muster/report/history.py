@@ -108,15 +108,25 @@ def history_of(unordered: Iterable[Event]) -> History:
 
 
 def _without_repeats(events: Iterable[Event]) -> list[Event]:
-    """The steps and commits, without those that rank 0, or a lower rank, also reports in the same attempt."""
+    """The steps and commits, without those that rank 0, or a lower rank, also reports in the same attempt. An attempt may report once more
+    the step that it resumed from, or saves before it resumes. It has not done that step again."""
+    events = list(events)
     progress = [event for event in events if isinstance(event, Step | Commit)]
     reported = {(type(event), event.attempt, event.step) for event in progress if event.rank == 0}
+    resumed = {event.attempt: event.step for event in events if isinstance(event, Resumed)}
+    done: dict[int, str | None] = {}
     single: list[Event] = []
     for event in progress:
         key = (type(event), event.attempt, event.step)
-        if event.rank == 0 or key not in reported:
-            reported.add(key)
-            single.append(event)
+        if event.rank != 0 and key in reported:
+            continue
+        if isinstance(event, Step):
+            same = event.loss_hex is not None and event.loss_hex == done.get(event.step)
+            if event.step in done and (event.step <= resumed[event.attempt] if event.attempt in resumed else resumed and same):
+                continue
+            done[event.step] = event.loss_hex
+        reported.add(key)
+        single.append(event)
     return single
 
 

@@ -20,7 +20,7 @@ from muster.report.page import as_html
 from muster.report.plots import Lines
 from muster.report.run import read_run, run_page, story
 from muster.report.timeline import Kind, Span, coarse, goodput, seconds_by_kind, timeline
-from muster_contract.events import Commit, Step
+from muster_contract.events import Commit, Resumed, Step
 from tests.support.texts import absent
 
 BEGIN = 1_795_260_000.0
@@ -120,6 +120,17 @@ def test_the_history_has_the_steps_and_saves_of_single_ranks_once() -> None:
     assert [(each.step, each.rank) for each in found.steps] == [(12, 0), (13, 0), (14, 1), (15, 0)]
     assert [(each.step, each.rank) for each in found.commits] == [(14, 1), (13, 2)]
     assert found.redone == ()
+
+
+def test_a_step_that_a_later_attempt_only_reports_again_is_not_redone() -> None:
+    """A rank that waits for attempt 1 saves step 2 and reports it. Attempt 2 resumes there, and attempt 3 resumes at step 1."""
+    waiting = replace(step(2, attempt=1, end=4), rank=1)
+    starts = [Resumed(rank=0, attempt=attempt, step=done, time=time) for attempt, done, time in ((0, 0, 0.5), (2, 2, 5), (3, 1, 8))]
+    again = [step(2, attempt=2, end=6), step(3, attempt=2, end=7)]
+    redone = [step(2, attempt=3, end=9), step(3, attempt=3, end=10)]
+    found = history_of([starts[0], step(1, end=1), step(2, end=2), waiting, *starts[1:], *again, *redone])
+    assert [(each.attempt, each.step) for each in found.steps] == [(0, 1), (0, 2), (2, 3), (3, 2), (3, 3)]
+    assert [(each.attempt, each.step) for each in found.redone] == [(0, 2), (2, 3)]
 
 
 def test_runs_of_different_length_are_not_identical() -> None:
