@@ -233,6 +233,19 @@ def test_last_words_of_a_replica_that_restarts_in_place_count_its_last_step() ->
     assert (story.record.step_resumed, story.record.steps_lost) == (10, 4)
 
 
+def test_steps_are_lost_after_an_attempt_that_ended_before_it_resumed() -> None:
+    story = running_story(2)
+    story.see(alive("worker-0", step=12), alive("worker-1"), seconds=18)
+    story.see(alive("worker-0", step=12), spent("worker-1", 137), seconds=20)
+    late = alive("worker-0", waiting=True, last_words=words(20, attempt=0, step=14))
+    story.see(late, spent("worker-1", 137), seconds=21)
+    killed = alive("worker-1", attempt=1, waiting=True, last_words=words(137, attempt=1))
+    story.see(alive("worker-0", attempt=1), killed, seconds=22)
+    story.see(ready("worker-0", attempt=2), ready("worker-1", attempt=2), seconds=30)
+    story.see(alive("worker-0", attempt=2, resumed={"step": 10}), alive("worker-1", attempt=2), seconds=32)
+    assert (story.status.attempt, story.record.step_resumed, story.record.steps_lost) == (2, 10, 4)
+
+
 def test_replicas_of_a_failed_job_get_time_to_end() -> None:
     story = running_story(1, recovery={"application": {"limit": 0}})
     story.see(spent("worker-0", 10), seconds=20)

@@ -14,7 +14,7 @@ from muster.lifecycle.facts.times import reported_time, whole_seconds
 from muster.lifecycle.observed import ReplicaView
 from muster.lifecycle.recording.phases import with_phases
 from muster.lifecycle.recording.ranks import differences
-from muster.lifecycle.state import newest, record_before, with_record
+from muster.lifecycle.state import newest, with_record
 from muster_contract import reports as wire
 from muster_contract.events import Commit, Evaluation, Resumed, ResumeSource
 from muster_contract.notices import NoticeReason
@@ -47,8 +47,8 @@ def _with_resumed_step(status: TrainingJobStatus, facts: Facts, reported: list[R
     record = newest(status)
     if not reported or record is None or record.step_resumed is not None:
         return status
-    resumed, before = reported[0], record_before(status)
-    done = max(status.progress.step if status.progress else 0, before.last_step or 0 if before else 0)
+    resumed = reported[0]
+    done = max(status.progress.step if status.progress else 0, _step_before(status))
     record = replace(
         record,
         step_resumed=resumed.step,
@@ -69,6 +69,14 @@ def _with_resumed_step(status: TrainingJobStatus, facts: Facts, reported: list[R
         restarts=replace(status.restarts, best_step=max(status.restarts.best_step, resumed.step)),
         progress=progress,
     )
+
+
+def _step_before(status: TrainingJobStatus) -> int:
+    """The step that the attempts before the newest had reached, by their records. Attempts that ended before they resumed count nothing."""
+    for record in reversed(status.attempts[:-1]):
+        if record.last_step is not None or record.step_resumed is not None:
+            return max(record.last_step or 0, record.step_resumed or 0)
+    return 0
 
 
 def _skipped_step(status: TrainingJobStatus, facts: Facts, resumed: Resumed) -> int | None:
