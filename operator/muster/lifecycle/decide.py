@@ -27,6 +27,8 @@ from muster.lifecycle.transition.fence import acknowledge_due, acknowledging
 from muster.lifecycle.transition.pods import has_failed_outside_the_world, keeps_its_log
 from muster.lifecycle.transition.transition import must_look_live, transition
 
+_AT_ONCE = timedelta(milliseconds=1)
+
 
 def decide(
     job: TrainingJob, observed: Observed, now: datetime, *, problems: Sequence[Problem] = (), policy: Policy = DEFAULT_POLICY
@@ -50,6 +52,8 @@ def decide(
     status = present(step.status, step.state, facts)
     postponed = is_write_postponed(old, status, facts)
     wake = _wake_time(status, step.state, facts, next_write=next_write_time(facts) if postponed else None)
+    if _begins_acknowledged(old, status, facts):
+        wake = now + _AT_ONCE
     return Decision(old if postponed else with_goodput(old, status, facts), step.actions, wake)
 
 
@@ -90,6 +94,15 @@ def _wake_time(status: TrainingJobStatus, state: State, facts: Facts, *, next_wr
             next_write,
         ]
     return min((time for time in times if time and time > facts.now), default=None)
+
+
+def _begins_acknowledged(old: TrainingJobStatus, status: TrainingJobStatus, facts: Facts) -> bool:
+    """Whether this decision begins an attempt that a replica has acknowledged already, by its last words. It reports nothing more until it
+    gets the world, so no event follows."""
+    if status.attempt == old.attempt or status.world is None:
+        return False
+    awaited = {member.uid for member in status.world.members if member.awaited}
+    return any(view.uid in awaited for view in facts.in_world_of(status).replicas_of(status.attempt))
 
 
 def _world_times(status: TrainingJobStatus, facts: Facts) -> list[datetime | None]:

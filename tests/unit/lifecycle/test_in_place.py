@@ -74,6 +74,17 @@ def test_last_words_acknowledge_the_next_attempt_but_no_later_one() -> None:
     assert [member.awaited for member in world_of(story)] == [False, True], "worker-1 may have started attempt 1 meanwhile"
 
 
+def test_the_world_is_ready_at_once_if_all_replicas_report_their_end_before_the_next_attempt() -> None:
+    """Both reports come before one pass, and both supervisors then wait for the world. Nothing else causes the next pass."""
+    story = running_story(2)
+    both = spent("worker-0", 20), spent("worker-1", 137)
+    wake = story.see(*both, seconds=20).wake
+    assert (story.status.attempt, wake) == (1, at(20.001))
+    story.see(*both, seconds=20.001)
+    assert [member.awaited for member in world_of(story)] == [False, False]
+    assert (story.status.phase, member_to_start(story.status, "worker-0/0") is not None) == ("Running", True)
+
+
 def test_last_words_of_a_pod_that_has_ended_acknowledge_nothing() -> None:
     story = broken()
     gone = replace(failed("worker-1", 137, seconds=21), report=spent("worker-1", 137).report)
