@@ -69,9 +69,7 @@ def test_a_newer_attempt_ends_processes_that_still_run_and_they_are_reaped_befor
     assert (run.last_words()["attempt"], run.last_words()["message"]) == (5, "ended before attempt 5 began")
 
 
-def test_a_replica_whose_processes_are_ended_for_a_later_attempt_reports_their_last_step(
-    run: SupervisorRun, coordinator: Coordinator
-) -> None:
+def test_processes_ended_for_a_later_attempt_leave_their_last_step_in_a_report(run: SupervisorRun, coordinator: Coordinator) -> None:
     set_reply(coordinator)
     run.start(STEPS_LATE, MUSTER_COORDINATOR=coordinator.url)
     coordinator.wait_for_report(lambda report: (report["progress"] or {}).get("step") == 4)

@@ -74,7 +74,7 @@ def test_last_words_acknowledge_the_next_attempt_but_no_later_one() -> None:
     assert [member.awaited for member in world_of(story)] == [False, True], "worker-1 may have started attempt 1 meanwhile"
 
 
-def test_the_world_is_ready_at_once_if_all_replicas_report_their_end_before_the_next_attempt() -> None:
+def test_replicas_that_all_end_before_the_next_attempt_get_its_world_at_once() -> None:
     """Both reports come before one pass, and both supervisors then wait for the world. Nothing else causes the next pass."""
     story = running_story(2)
     both = spent("worker-0", 20), spent("worker-1", 137)
