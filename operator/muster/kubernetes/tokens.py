@@ -63,7 +63,7 @@ class Tokens:
     async def identify(self, token: str) -> str:
         """The uid of the pod that the token was issued for. Raises RefusedReportError."""
         digest = _digest(token)
-        claim = self._claims.get(digest) or claimed_pod(token)
+        claim = self._claims.get(digest) or claim_of(token)
         uid = claim.uid
         if uid is None or claim.expires < time.time() - _CLOCKS_DIFFER:
             raise RefusedReportError(401, "token", "the token does not belong to a pod and this channel, or it has expired")
@@ -173,7 +173,7 @@ class Claim:
     expires: float = 0.0
 
 
-def claimed_pod(token: str) -> Claim:
+def claim_of(token: str) -> Claim:
     """The unverified claim of a token.
 
     Source: Kubernetes documentation, "Managing Service Accounts", bound service account tokens.

@@ -15,7 +15,7 @@ from muster.control.cluster import Object
 from muster.control.coordination import RefusedReportError
 from muster.control.errors import UnavailableError
 from muster.kubernetes import tokens
-from muster.kubernetes.tokens import REVIEWS, Claim, Readers, Tokens, claimed_pod
+from muster.kubernetes.tokens import REVIEWS, Claim, Readers, Tokens, claim_of
 
 
 def token(uid: str = "pod-1", signature: str = "good", **claims: Any) -> str:
@@ -185,7 +185,7 @@ def test_a_token_that_claims_another_pod_is_refused() -> None:
 
 
 def test_the_pod_of_a_token_is_read_from_its_claims() -> None:
-    assert claimed_pod(token("pod-7", aud="muster", exp=1000)) == Claim("pod-7", 1000)
+    assert claim_of(token("pod-7", aud="muster", exp=1000)) == Claim("pod-7", 1000)
 
 
 def test_only_users_that_rbac_allows_read_metrics() -> None:
