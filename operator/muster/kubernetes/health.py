@@ -13,7 +13,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from muster.control.coordination import RefusedReportError, bearer_token, refusal
-from muster.control.listener import Listener
+from muster.control.listener import Limits, Listener, recognise
 from muster.control.queue import WorkQueue
 from muster.control.store import Store
 from muster.kubernetes.metrics import Metrics
@@ -87,7 +87,7 @@ class Availability:
         self.answers = answers
 
 
-MOST_CONNECTIONS = 64
+LIMITS = Limits(connections=64)
 
 Check = Callable[[], str | None]
 Answer = Callable[[web.Request], Awaitable[web.Response]]
@@ -113,8 +113,8 @@ class Probes:
         metrics_app.router.add_get("/metrics", self._show)
         self._metrics = metrics
         self._may_read = may_read
-        self._health = Listener(health, most=MOST_CONNECTIONS)
-        self._metrics_listener = Listener(metrics_app, most=MOST_CONNECTIONS)
+        self._health = Listener(health, LIMITS)
+        self._metrics_listener = Listener(metrics_app, LIMITS)
 
     async def start(self, health_port: int, metrics_port: int, context: ssl.SSLContext) -> None:
         """Starts to listen. `context` is for the metrics. Raises OSError if a port is taken."""
@@ -130,7 +130,7 @@ class Probes:
             await self._may_read(bearer_token(request))
         except RefusedReportError as error:
             return refusal(error)
-        self._metrics_listener.recognise(request, "reader")
+        recognise(request, "reader")
         return web.Response(body=self._metrics.page(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
