@@ -96,7 +96,7 @@ Answer = Callable[[web.Request], Awaitable[web.Response]]
 class Probes:
     """`sick` and `unready` return the reason why the process is not alive or not ready, or None.
 
-    `may_read` raises RefusedReportError unless the bearer of a token may read the metrics.
+    `may_read` gets a token and the address of the peer. It raises RefusedReportError unless the bearer may read the metrics.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Probes:
         sick: Check,
         unready: Check,
         metrics: Metrics,
-        may_read: Callable[[str], Awaitable[None]],
+        may_read: Callable[[str, str], Awaitable[None]],
     ) -> None:
         health, metrics_app = web.Application(), web.Application()
         health.router.add_get("/healthz", _answering(sick))
@@ -127,7 +127,7 @@ class Probes:
 
     async def _show(self, request: web.Request) -> web.Response:
         try:
-            await self._may_read(bearer_token(request))
+            await self._may_read(bearer_token(request), request.remote or "")
         except RefusedReportError as error:
             return refusal(error)
         recognise(request, "reader")
