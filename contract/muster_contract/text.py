@@ -5,14 +5,15 @@ from __future__ import annotations
 from contextlib import suppress
 
 
-def printable(text: str, *, keep: str = "") -> str:
+def printable(text: str, *, keep: str = "", most: int | None = None) -> str:
     r"""The text with each character that does not print written as an escape such as `\x1b` or `\n`.
 
-    `keep` names characters that stay as they are.
+    `keep` names characters that stay as they are. The result has at most `most` characters, and no more of the text than that is read.
     """
+    text = text[:most]
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() or each in keep else ascii(each)[1:-1] for each in text)
+    return "".join(each if each.isprintable() or each in keep else ascii(each)[1:-1] for each in text)[:most]
 
 
 def text_of(error: BaseException) -> str:

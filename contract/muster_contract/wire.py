@@ -346,7 +346,7 @@ def _text(limits: Limits) -> _Decoder:
             raise _mismatch("a text that is not empty" if limits.min_length else "a text", value)
         if len(value) > longest:
             raise WireError(f"at most {longest} characters are allowed, found {len(value)}")
-        return printable(value[:cut], keep=limits.keep)[:cut] if show else value
+        return printable(value, keep=limits.keep, most=cut) if show else value
 
     return decode_text
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
+import ssl
 import time
 import zlib
-from contextlib import suppress
+from collections import Counter
+from contextlib import closing, suppress
 
 import pytest
 
@@ -210,6 +213,25 @@ def test_only_users_with_the_permission_of_rbac_read_metrics(jobs: Jobs, operato
     assert operator.scrape(nobody)[0] == 403
     status, text = operator.scrape(cluster.scraper)
     assert (status, "muster_leader 1" in text) == (200, True)
+
+
+def test_invalid_tokens_of_one_address_keep_no_new_reader_of_another_out(jobs: Jobs, operator: OperatorProcess) -> None:
+    accounts = f"/api/v1/namespaces/{RELEASE_NAMESPACE}/serviceaccounts/prometheus/token"
+    wanted = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    new = jobs.api.create(accounts, wanted)["status"]["token"]
+    head, claims, _ = new.split(".")
+
+    def scrape(bearer: str, source: str) -> int:
+        unverified = ssl._create_unverified_context()
+        connection = http.client.HTTPSConnection("127.0.0.1", operator.metrics, timeout=20, context=unverified, source_address=(source, 0))
+        with closing(connection):
+            connection.request("GET", "/metrics", headers={"Authorization": f"Bearer {bearer}"})
+            return connection.getresponse().status
+
+    flood = [scrape(f"{head}.{claims}.{number}", "127.0.0.3") for number in range(30)]
+    assert Counter(flood)[403] < 10, "the others are refused without a review"
+    assert flood[-1] == 429
+    assert scrape(new, "127.0.0.2") == 200
 
 
 def test_the_token_of_a_deleted_pod_is_refused(jobs: Jobs, nodes: Nodes, operator: OperatorProcess) -> None:

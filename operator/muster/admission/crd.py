@@ -87,6 +87,16 @@ def _definition(kind: str, scope: str, names: dict[str, Any], version: dict[str,
     }
 
 
+def _whole(kind: str, description: str, **parts: Schema) -> Schema:
+    """The structural schema of an object of this kind, with these parts."""
+    identity = {
+        "apiVersion": {"description": f"{GROUP}/{VERSION}", "type": "string"},
+        "kind": {"description": kind, "type": "string"},
+        "metadata": {"type": "object"},
+    }
+    return {"description": description, "type": "object", "required": ["metadata", "spec"], "properties": {**identity, **parts}}
+
+
 def preset_schema() -> Schema:
     """The structural schema of a TrainingPreset."""
     spec = structural_schema(Defaults, defaults=False)
@@ -94,34 +104,17 @@ def preset_schema() -> Schema:
     for properties in (spec["properties"], role):
         properties["template"] = template_schema(properties["template"]["description"])
     name = {"rule": f"self.metadata.name.matches('^{PRESET_NAME}$') && self.metadata.name.size() <= 63"}
+    spec["description"] = "What the jobs get where they set nothing themselves."
+    whole = _whole(PRESET_KIND, "Defaults for training jobs that name it in spec.preset, in all namespaces.", spec=spec)
     return {
-        "description": "Defaults for training jobs that name it in spec.preset, in all namespaces.",
-        "type": "object",
-        "required": ["metadata", "spec"],
-        "properties": {
-            "apiVersion": {"description": f"{GROUP}/{VERSION}", "type": "string"},
-            "kind": {"description": PRESET_KIND, "type": "string"},
-            "metadata": {"type": "object"},
-            "spec": {**spec, "description": "What the jobs get where they set nothing themselves."},
-        },
+        **whole,
         "x-kubernetes-validations": [{**name, "message": "metadata.name: must have at most 63 characters, so that a job can name it"}],
     }
 
 
 def schema() -> Schema:
     """The structural schema of a TrainingJob with its rules."""
-    whole = {
-        "description": "A distributed training job.",
-        "type": "object",
-        "required": ["metadata", "spec"],
-        "properties": {
-            "apiVersion": {"description": f"{GROUP}/{VERSION}", "type": "string"},
-            "kind": {"description": KIND, "type": "string"},
-            "metadata": {"type": "object"},
-            "spec": _spec(),
-            "status": _status(),
-        },
-    }
+    whole = _whole(KIND, "A distributed training job.", spec=_spec(), status=_status())
     for path, validations in cel.validations().items():
         part_of(whole, path)["x-kubernetes-validations"] = validations
     return whole

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from muster.admission.bounds import bound_problems, bounded
-from muster.admission.rules import IMAGE, IMAGE_MESSAGE, rules_for_all, violations
+from muster.admission.rules import IMAGE_MESSAGE, rules_for_all, violations
 from muster.admission.template import template_problems
+from muster.api.constants import IMAGE
 from muster.api.preset import TrainingPreset
 from muster.api.problems import Problem
 from muster.strategies.registry import RESERVED_BUILT_IN

@@ -26,7 +26,7 @@ from muster.admission.conditions import (
 )
 from muster.admission.paths import step
 from muster.api.base import ApiModel
-from muster.api.constants import RESERVED_ENV_PREFIXES, TRAINER_CONTAINER
+from muster.api.constants import IMAGE, RESERVED_ENV_PREFIXES, TRAINER_CONTAINER
 from muster.api.problems import Problem
 from muster.api.spec import DISABLED_NEEDS_COMMAND, ROLE_NAME, ROLE_NAME_MESSAGE, Communication, Input, Options
 from muster.strategies.accelerators import GPUS
@@ -42,7 +42,6 @@ DNS_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 DNS_SUBDOMAIN = rf"{DNS_LABEL}(\.{DNS_LABEL})*"
 LABEL_NAME = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 MODULE = r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*"
-IMAGE = r"[!-~]+"
 IMAGE_MESSAGE = "must be the name of an image, without spaces"
 
 POD_FIELDS: Mapping[str, str] = {

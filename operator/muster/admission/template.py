@@ -8,8 +8,8 @@ from typing import Any
 
 from muster.admission.conditions import value_at
 from muster.admission.paths import step
-from muster.admission.rules import CONTAINER_LISTS, DNS_SUBDOMAIN, IMAGE, IMAGE_MESSAGE, POD_FIELDS, TRAINER_FIELDS
-from muster.api.constants import GROUP
+from muster.admission.rules import CONTAINER_LISTS, DNS_SUBDOMAIN, IMAGE_MESSAGE, POD_FIELDS, TRAINER_FIELDS
+from muster.api.constants import GROUP, IMAGE
 from muster.api.problems import Problem
 from muster.api.quantity import MAX_QUANTITY_LENGTH, amount_of
 from muster.api.spec import RoleName

@@ -13,6 +13,8 @@ PRESET_PLURAL = "trainingpresets"
 PRESET_SHORT_NAME = "tpreset"
 CONTROLLER = f"{GROUP}/operator"
 """The controller that manages a job unless `spec.managedBy` names another."""
+IMAGE = r"[!-~]+"
+"""The name of a container image, as a regular expression."""
 ORPHAN_FINALIZER = "orphan"
 """The garbage collector's own, on an object that is deleted without its dependents (metav1.FinalizerOrphanDependents)."""
 

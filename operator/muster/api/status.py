@@ -6,6 +6,7 @@ API server and makes the schema. The docstring of a field is its description in 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -17,6 +18,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAda
 from pydantic.alias_generators import to_camel
 
 from muster.api.base import Moment, Time
+from muster.api.constants import IMAGE
 from muster_contract.codes import FailureClass as FailureClass
 from muster_contract.events import MAX_ATTEMPT, MAX_SECONDS, ResumeSource
 from muster_contract.inputs import MAX_INPUTS, MAX_REVISION
@@ -54,6 +56,13 @@ LONGEST_TEXT = 4096
 """Characters of a text in a status."""
 Message = Annotated[str, Field(max_length=LONGEST_TEXT)]
 RestartTimes = Annotated[tuple[Moment, ...], Field(max_length=1000)]
+
+
+def _image(name: str | None) -> str | None:
+    """Refuses what no pod can have as its image. It then counts as absent, as a number out of bounds does."""
+    if name is not None and not re.fullmatch(IMAGE, name):
+        raise ValueError("must be the name of an image")
+    return name
 
 
 class Phase(StrEnum):
@@ -605,7 +614,7 @@ class TrainingJobStatus(StatusPart):
     """When the job ended."""
     next_attempt_time: Moment | None = None
     """Earliest start of the next attempt."""
-    image: str | None = None
+    image: Annotated[str | None, AfterValidator(_image)] = None
     """The trainer image. It is fixed when the job is admitted."""
     gang_scheduler: Annotated[str | None, Field(max_length=253)] = None
     """API group of the job's PodGroup. Empty if each pod is scheduled by itself. It is fixed when the job starts or resumes."""

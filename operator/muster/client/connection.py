@@ -255,4 +255,4 @@ NOT_INSTALLED = "the cluster has no TrainingJob definition: install Muster (helm
 
 
 def _one_line(text: str) -> str:
-    return printable(" ".join(text.split()))[:_LONGEST]
+    return printable(" ".join(text.split()), most=_LONGEST)

@@ -149,7 +149,7 @@ def _last_lines(log: Path) -> list[str]:
 
 
 def _cut(text: str) -> str:
-    return printable(text[:LOG_LINE], keep="\t")
+    return printable(text, keep="\t", most=LOG_LINE)
 
 
 def _unix(line: Line) -> float:

@@ -15,7 +15,7 @@ from time import monotonic
 
 from aiohttp import web
 
-from muster.control.listener import Listener
+from muster.control.listener import Listener, recognise
 from muster.control.pacing import SHORTEST_WAIT, interval_seconds, long_poll_seconds
 from muster.control.rate_limits import RateLimits
 from muster.control.reports import Reports
@@ -125,7 +125,7 @@ class CoordinationServer:
         if "Content-Encoding" in request.headers:
             raise RefusedReportError(415, "encoding", "send the report as plain JSON, without a Content-Encoding")
         pod_uid = await channel.identify(bearer_token(request))
-        self.listener.recognise(request, pod_uid)
+        recognise(request, pod_uid)
         size = MAX_REPORT if request.content_length is None else request.content_length
         if size > MAX_REPORT:
             raise _too_large()
@@ -133,7 +133,7 @@ class CoordinationServer:
         if wait:
             raise RefusedReportError(429, "rate", f"too many reports: report again in {wait} s", retry_seconds=wait)
         body = await _body(request)
-        self.listener.recognise(request, pod_uid)  # the body does not count any more
+        recognise(request, pod_uid)  # the body does not count any more
         report = _parsed(body)
         if report.pod_uid and report.pod_uid != pod_uid:
             raise RefusedReportError(403, "pod", f"the token is of pod {pod_uid}, and the report of pod {report.pod_uid}")

@@ -2,9 +2,9 @@
 
 - A connection that has not authenticated itself is closed after a few seconds, whether it waits for the TLS handshake, a request line,
   headers or a body.
-- When there are too many connections, a new one replaces the oldest of these. So a peer that opens connections and sends nothing cannot
-  block others.
-- A connection that has authenticated itself stays open while it continues to do so. Each identity has at most two.
+- When there are too many connections, a new one replaces one of these: the oldest of the same address, or the oldest of all if the
+  address has no other. So a peer that opens connections and sends nothing cannot block others.
+- A connection that has authenticated itself stays open while it continues to do so. Each identity has few.
 - The bytes that all connections have sent since they last authenticated themselves are limited, because aiohttp keeps them in memory. The
   headers of one request may take two megabytes there.
 
@@ -19,20 +19,30 @@ import ssl
 from asyncio import sslproto
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
-MOST_CONNECTIONS = 6000
 HANDSHAKE_SECONDS = 5.0
 ANONYMOUS_SECONDS = 10.0  # from accepting a connection until it has authenticated itself
-AUTHENTICATED_SECONDS = 30.0  # from one authenticated request to the next; supervisors report every two seconds
-PER_IDENTITY = 2  # connections; a supervisor uses one, and a second one when it has lost the first
-MOST_UNPROVEN = 96 << 20  # bytes of all connections; 6,000 supervisors that connect at once send 80 MB
 FEW_UNPROVEN = 16 * 1024  # bytes; the first request of a supervisor with eight processes
 _LINGERING_SECONDS = 0.5  # for a body that was refused before it was read
 _TLS_BUFFER = 16 * 1024  # bytes, the largest TLS record; asyncio takes 256 KiB for each connection
 _BACKLOG = 1024
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits of a listener. The defaults are those of the coordination channel."""
+
+    connections: int = 6000
+    per_identity: int = 2
+    """Connections of one identity. A supervisor uses one, and a second one when it has lost the first."""
+    unproven: int = 96 << 20
+    """Bytes that all connections have sent since they last authenticated themselves. 6,000 supervisors that connect at once send 80 MB."""
+    seconds: float = 30.0
+    """From one authenticated request to the next. Supervisors report every two seconds."""
 
 
 class _Malformed(logging.Filter):
@@ -49,23 +59,22 @@ log.addFilter(_Malformed())
 class Listener:
     """Serves an application from `start` to `stop`. `refused` is called with the reason for each connection that is closed early."""
 
-    def __init__(
-        self, application: web.Application, *, refused: Callable[[str], None] = lambda _: None, most: int = MOST_CONNECTIONS
-    ) -> None:
+    def __init__(self, application: web.Application, limits: Limits = Limits(), *, refused: Callable[[str], None] = lambda _: None) -> None:
         self._runner = web.AppRunner(
             application,
             access_log=None,
             logger=log,
             shutdown_timeout=1.0,
-            keepalive_timeout=AUTHENTICATED_SECONDS,
+            keepalive_timeout=limits.seconds,
             auto_decompress=False,
             lingering_time=_LINGERING_SECONDS,
         )
         self._refused = refused
-        self._most = most
+        self._limits = limits
         self._context: ssl.SSLContext | None = None
         self._server: asyncio.Server | None = None
         self._anonymous: dict[_Connection, None] = {}  # the oldest first
+        self._anonymous_of: dict[str, dict[_Connection, None]] = {}  # the same by address
         self._authenticated: dict[str, list[_Connection]] = {}
         self._authenticated_count = 0
         self._unproven = 0
@@ -93,39 +102,42 @@ class Listener:
         """How many connections are open, including those in the TLS handshake."""
         return len(self._anonymous) + self._authenticated_count
 
-    def recognise(self, request: web.BaseRequest, identity: str) -> None:
-        """Keeps the connection of this request open, because it has authenticated itself. What it has sent so far does not count any more.
-        Does nothing for a request from another server."""
-        connection = request.transport.get_protocol() if request.transport is not None else None
-        if not isinstance(connection, _Connection):
-            return
-        connection.expire_after(AUTHENTICATED_SECONDS)
+    def _recognise(self, connection: _Connection, identity: str) -> None:
+        connection.expire_after(self._limits.seconds)
         self._forgive(connection)
         if connection in self._anonymous:
-            del self._anonymous[connection]
+            self._no_longer_anonymous(connection)
             connection.identity = identity
             mine = self._authenticated.setdefault(identity, [])
             mine.append(connection)
             self._authenticated_count += 1
-            if len(mine) > PER_IDENTITY:
+            if len(mine) > self._limits.per_identity:
                 mine[0].abort()
 
     def _admit(self, connection: _Connection) -> bool:
-        if self.connections >= self._most:
+        if self.connections >= self._limits.connections:
             self._refused("connections")
-            oldest = next(iter(self._anonymous), None)
+            oldest = next(iter(self._anonymous_of.get(connection.address) or self._anonymous), None)
             if oldest is None:
                 return False
             oldest.abort()
         self._anonymous[connection] = None
+        self._anonymous_of.setdefault(connection.address, {})[connection] = None
         return True
+
+    def _no_longer_anonymous(self, connection: _Connection) -> None:
+        self._anonymous.pop(connection, None)
+        same = self._anonymous_of.get(connection.address, {})
+        same.pop(connection, None)
+        if not same:
+            self._anonymous_of.pop(connection.address, None)
 
     def _takes(self, connection: _Connection, size: int) -> bool:
         """Counts bytes that the connection has sent. If all connections have sent too many, closes this one if it has sent more than a few,
         or else the oldest unauthenticated one. Returns whether this one is still open."""
         connection.unproven += size
         self._unproven += size
-        if self._unproven <= MOST_UNPROVEN:
+        if self._unproven <= self._limits.unproven:
             return True
         self._refused("connections")
         oldest = next(iter(self._anonymous), connection)
@@ -139,13 +151,21 @@ class Listener:
 
     def _drop(self, connection: _Connection) -> None:
         self._forgive(connection)
-        self._anonymous.pop(connection, None)
+        self._no_longer_anonymous(connection)
         mine = self._authenticated.get(connection.identity, [])
         if connection in mine:
             mine.remove(connection)
             self._authenticated_count -= 1
             if not mine:
                 del self._authenticated[connection.identity]
+
+
+def recognise(request: web.BaseRequest, identity: str) -> None:
+    """Keeps the connection of this request open, because it has authenticated itself. What it has sent so far does not count any more.
+    Does nothing for a request that no Listener serves."""
+    connection = request.transport.get_protocol() if request.transport is not None else None
+    if isinstance(connection, _Connection):
+        connection.recognise(identity)
 
 
 class _Connection(asyncio.Protocol):
@@ -159,12 +179,14 @@ class _Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._expires = 0.0
         self._upgrade: asyncio.Task[None] | None = None
+        self.address = ""
         self.identity = ""
         self.unproven = 0  # bytes since it last authenticated itself
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        self.address = str((transport.get_extra_info("peername") or ("",))[0])
         if not self._listener._admit(self):
             transport.abort()
             return
@@ -197,6 +219,9 @@ class _Connection(asyncio.Protocol):
         early, self._early = self._early, []
         for data in early:
             self._handler.data_received(data)
+
+    def recognise(self, identity: str) -> None:
+        self._listener._recognise(self, identity)
 
     def expire_after(self, seconds: float) -> None:
         """Closes the connection after so many seconds, unless this is called again."""

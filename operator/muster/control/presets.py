@@ -181,6 +181,6 @@ def _entry(name: str, source: Mapping[str, Any]) -> _Entry:
     except (ValueError, TypeError, RecursionError) as error:
         errors = [Problem("spec", f"cannot be read ({type(error).__name__}): simplify it")]
     if errors:
-        shown = [Problem(problem.field, printable(problem.message)[:500]) for problem in errors[:MOST_LISTED]]
+        shown = [Problem(problem.field, printable(problem.message, most=500)) for problem in errors[:MOST_LISTED]]
         return _Entry(source, None, tuple(shown))
     return _Entry(source, JobDefaults.of(preset.spec, preset=name), ())

@@ -234,10 +234,8 @@ class Reconciler:
         job = admitted.job
         if status.admitted_time is None:
             return replace(status, gang_scheduler=job.status.gang_scheduler)
-        if status.image and not job.spec.trainer.image:
-            return status
         default = admitted.images.trainers[strategy_of(job.spec.strategy).framework.name]
-        return replace(status, image=job.spec.trainer.image or image_of(job, default))
+        return replace(status, image=image_of(job.with_status(status), default))
 
     async def _write(self, obj: Object, job: TrainingJob, *, status: TrainingJobStatus, observed: Observed) -> None:
         written = await self._dependencies.cluster.write_status(obj, status.wire())

@@ -244,4 +244,4 @@ def _present(attributes: Mapping[str, Value | None]) -> dict[str, Value]:
 
 
 def _text(text: str) -> str:
-    return printable(text[:_LONGEST_TEXT])[:_LONGEST_TEXT]
+    return printable(text, most=_LONGEST_TEXT)

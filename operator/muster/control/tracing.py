@@ -59,19 +59,19 @@ def tracing_from(environ: Mapping[str, str]) -> Tracing | None:
 
 
 @contextmanager
-def traces(environ: Mapping[str, str], say: Callable[[str], None]) -> Iterator[Tracing | None]:
-    """The tracing that the variables request, until the end of the block. If traces cannot be sent, `say` gets the reason, and jobs run
-    without them. If spans are lost, it gets a sentence about that at the end."""
+def traces(environ: Mapping[str, str], *, refused: Callable[[str], None], lost: Callable[[str], None]) -> Iterator[Tracing | None]:
+    """The tracing that the variables request, until the end of the block. If traces cannot be sent, `refused` gets the reason, and jobs run
+    without them. If spans did not reach the collector, `lost` gets one sentence about that at the end."""
     tracing = None
     try:
         tracing = tracing_from(environ)
     except TracingError as error:
-        say(str(error))
+        refused(str(error))
     try:
         yield tracing
     finally:
-        if tracing is not None and (lost := tracing.close()):
-            say(lost)
+        if tracing is not None and (sentence := tracing.close()):
+            lost(sentence)
 
 
 def _check(environ: Mapping[str, str], source: str, chosen: Sequence[str]) -> None:
@@ -117,6 +117,7 @@ class Tracing:
     def close(self, seconds: float = FLUSH_SECONDS) -> str:
         """Sends the waiting spans, for at most so many seconds. Returns a sentence if spans of this process did not reach the collector,
         and otherwise an empty text. No spans can be sent after this call."""
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # the sentence says it once for all spans
         flush = Thread(target=self._provider.shutdown, name="last-spans", daemon=True)
         flush.start()
         flush.join(seconds)

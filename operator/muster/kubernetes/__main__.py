@@ -56,7 +56,8 @@ def main() -> int:
     logging.basicConfig(level=configuration.log_level.upper(), handlers=[handler])
     for reason in REFUSED:
         logging.getLogger("muster.strategies").error(reason)
-    with traces(os.environ, logging.getLogger("muster.tracing").error) as tracing:
+    log = logging.getLogger("muster.tracing")
+    with traces(os.environ, refused=log.error, lost=log.warning) as tracing:
         gc.freeze()
         gc.set_threshold(*COLLECTIONS)
         try:

@@ -13,7 +13,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from muster.control.coordination import RefusedReportError, bearer_token, refusal
-from muster.control.listener import Listener
+from muster.control.listener import Limits, Listener, recognise
 from muster.control.queue import WorkQueue
 from muster.control.store import Store
 from muster.kubernetes.metrics import Metrics
@@ -87,7 +87,7 @@ class Availability:
         self.answers = answers
 
 
-MOST_CONNECTIONS = 64
+LIMITS = Limits(connections=64)
 
 Check = Callable[[], str | None]
 Answer = Callable[[web.Request], Awaitable[web.Response]]
@@ -96,7 +96,7 @@ Answer = Callable[[web.Request], Awaitable[web.Response]]
 class Probes:
     """`sick` and `unready` return the reason why the process is not alive or not ready, or None.
 
-    `may_read` raises RefusedReportError unless the bearer of a token may read the metrics.
+    `may_read` gets a token and the address of the peer. It raises RefusedReportError unless the bearer may read the metrics.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Probes:
         sick: Check,
         unready: Check,
         metrics: Metrics,
-        may_read: Callable[[str], Awaitable[None]],
+        may_read: Callable[[str, str], Awaitable[None]],
     ) -> None:
         health, metrics_app = web.Application(), web.Application()
         health.router.add_get("/healthz", _answering(sick))
@@ -113,8 +113,8 @@ class Probes:
         metrics_app.router.add_get("/metrics", self._show)
         self._metrics = metrics
         self._may_read = may_read
-        self._health = Listener(health, most=MOST_CONNECTIONS)
-        self._metrics_listener = Listener(metrics_app, most=MOST_CONNECTIONS)
+        self._health = Listener(health, LIMITS)
+        self._metrics_listener = Listener(metrics_app, LIMITS)
 
     async def start(self, health_port: int, metrics_port: int, context: ssl.SSLContext) -> None:
         """Starts to listen. `context` is for the metrics. Raises OSError if a port is taken."""
@@ -127,10 +127,10 @@ class Probes:
 
     async def _show(self, request: web.Request) -> web.Response:
         try:
-            await self._may_read(bearer_token(request))
+            await self._may_read(bearer_token(request), request.remote or "")
         except RefusedReportError as error:
             return refusal(error)
-        self._metrics_listener.recognise(request, "reader")
+        recognise(request, "reader")
         return web.Response(body=self._metrics.page(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 

@@ -37,6 +37,7 @@ _MOST_CLAIMS = 16_384
 _POD_UID = "authentication.kubernetes.io/pod-uid"
 _READER_SECONDS = 60.0
 _MOST_READERS = 32
+_MOST_ADDRESSES = 1000
 
 
 @dataclass
@@ -63,7 +64,7 @@ class Tokens:
     async def identify(self, token: str) -> str:
         """The uid of the pod that the token was issued for. Raises RefusedReportError."""
         digest = _digest(token)
-        claim = self._claims.get(digest) or claimed_pod(token)
+        claim = self._claims.get(digest) or claim_of(token)
         uid = claim.uid
         if uid is None or claim.expires < time.time() - _CLOCKS_DIFFER:
             raise RefusedReportError(401, "token", "the token does not belong to a pod and this channel, or it has expired")
@@ -107,31 +108,32 @@ class Tokens:
 
 
 class Readers:
-    """Checks who may read /metrics: users with the RBAC right `get` on the URL /metrics, as in controller-runtime. `clock` returns
-    monotonic seconds."""
+    """Checks who may read /metrics: users with the RBAC right `get` on the URL /metrics, as in controller-runtime. There is one review at a
+    time, and each address may cause few that end in a refusal. `clock` returns monotonic seconds."""
 
     def __init__(self, requests: Requests, clock: Callable[[], float] = time.monotonic) -> None:
         self._requests = requests
         self._clock = clock
         self._answers: OrderedDict[bytes, tuple[bool, float]] = OrderedDict()
-        self._failures = Bucket(REVIEWS_PER_SECOND, REVIEWS, REVIEWS, self._clock())
+        self._failures: OrderedDict[str, Bucket] = OrderedDict()  # by address
         self._lock = asyncio.Lock()
 
-    async def check(self, token: str) -> None:
-        """Raises RefusedReportError unless the bearer of the token may read /metrics."""
+    async def check(self, token: str, address: str) -> None:
+        """Raises RefusedReportError unless the bearer of the token may read /metrics. `address` is that of the peer."""
         digest = _digest(token)
         if _claims(token) is None:
             raise RefusedReportError(401, "token", "this cluster did not issue the token")
         async with self._lock:
             allowed, until = self._answers.get(digest, (False, 0.0))
             if until <= self._clock():
-                allowed = await self._review(token, digest, was_allowed=allowed)
+                allowed = await self._review(token, digest, address, was_allowed=allowed)
         if not allowed:
             raise RefusedReportError(403, "rights", "the token's user needs the right to get the URL /metrics: see docs/monitoring.md")
 
-    async def _review(self, token: str, digest: bytes, *, was_allowed: bool) -> bool:
+    async def _review(self, token: str, digest: bytes, address: str, *, was_allowed: bool) -> bool:
         """`was_allowed`: the last review allowed the token, so the rate limit for invalid tokens does not apply."""
-        if not was_allowed and self._failures.fill(self._clock()) < 1:
+        failures = self._failures_of(address)
+        if not was_allowed and failures.fill(self._clock()) < 1:
             raise RefusedReportError(429, "reviews", "too many invalid tokens: try again", retry_seconds=2)
         try:
             allowed = await self._may_read(token)
@@ -140,13 +142,20 @@ class Readers:
                 return True
             raise RefusedReportError(503, "unavailable", f"the token cannot be reviewed now: {error}", retry_seconds=5) from None
         if not allowed:
-            self._failures.tokens -= 1
+            failures.tokens -= 1
         self._answers[digest] = (allowed, self._clock() + _READER_SECONDS)
         self._answers.move_to_end(digest)
         while len(self._answers) > _MOST_READERS:
             bad = next((each for each, (good, _) in self._answers.items() if not good), next(iter(self._answers)))
             del self._answers[bad]
         return allowed
+
+    def _failures_of(self, address: str) -> Bucket:
+        bucket = self._failures.setdefault(address, Bucket(REVIEWS_PER_SECOND, REVIEWS, REVIEWS, self._clock()))
+        self._failures.move_to_end(address)
+        if len(self._failures) > _MOST_ADDRESSES:
+            self._failures.popitem(last=False)
+        return bucket
 
     async def _may_read(self, token: str) -> bool:
         user: Mapping[str, Any] = (await review(self._requests, token)).get("user") or {}
@@ -173,7 +182,7 @@ class Claim:
     expires: float = 0.0
 
 
-def claimed_pod(token: str) -> Claim:
+def claim_of(token: str) -> Claim:
     """The unverified claim of a token.
 
     Source: Kubernetes documentation, "Managing Service Accounts", bound service account tokens.

@@ -103,9 +103,9 @@ def _view(pod: Object, *, role: RoleName, index: int, attempt: int) -> ReplicaVi
         exit_code=ended.get("exitCode"),
         last_words=words,
         fetch_failed=bool(failed_fetch),
-        disruption=_shown(disruption.get("reason") or "DisruptionTarget", _LONGEST_REASON) if disruption else None,
-        reason=_shown(reason, _LONGEST_REASON),
-        message=_shown(message or (_of_disruption(status, disruption) if disruption else ""), LONGEST_MESSAGE),
+        disruption=printable(disruption.get("reason") or "DisruptionTarget", most=_LONGEST_REASON) if disruption else None,
+        reason=printable(reason, most=_LONGEST_REASON),
+        message=printable(message or (_of_disruption(status, disruption) if disruption else ""), most=LONGEST_MESSAGE),
         waits_for=_cause_of_wait(reason, message, has_node=bool(node)) if phase is ReplicaPhase.PENDING else "",
         oom_killed=ended.get("reason") == "OOMKilled",
         unhealthy_devices=_unhealthy_devices(status),
@@ -118,11 +118,6 @@ def _view(pod: Object, *, role: RoleName, index: int, attempt: int) -> ReplicaVi
         unschedulable=not node and _is_unschedulable(status),
         excluded_nodes=_excluded_nodes(metadata.get("annotations") or {}),
     )
-
-
-def _shown(text: str, most: int) -> str:
-    """The beginning of a text, without control characters. The text may have a megabyte, and to escape all of it would take a second."""
-    return printable(text[:most])[:most]
 
 
 def _excluded_nodes(annotations: Mapping[str, str]) -> tuple[str, ...]:
@@ -153,7 +148,7 @@ def _unhealthy_devices(status: Mapping[str, Any]) -> tuple[str, ...]:
     for resource, each in _devices(status):
         if each.get("health") == "Unhealthy":
             cause = f" ({each['message']})" if each.get("message") else ""
-            devices.append(_shown(f"{resource} {each.get('resourceID', '')}{cause}", _LONGEST_DEVICE))
+            devices.append(printable(f"{resource} {each.get('resourceID', '')}{cause}", most=_LONGEST_DEVICE))
         if len(devices) == _DEVICES_NAMED:
             break
     return tuple(devices)

@@ -107,7 +107,7 @@ def _run_started(start: Start, settings: Settings, display: Display) -> ExitCode
 async def _run(start: Start, settings: Settings, display: Display) -> ExitCode:
     # The log records of the SDK would disturb the display, and `traces` reports the same.
     logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
-    with traces(os.environ, display.line) as tracing:
+    with traces(os.environ, refused=display.line, lost=display.line) as tracing:
         if tracing is not None and start.before is not None:
             tracing.record(start.job.with_status(start.before), start.job.status, start.observed)
         return await Runner(start.job, start.directory, settings=settings, display=display, tracing=tracing).run()

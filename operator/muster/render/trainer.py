@@ -34,8 +34,9 @@ DEFAULT_STEPS_BETWEEN_COMMITS = 100
 
 
 def image_of(job: TrainingJob, default: str) -> str:
-    """The image pinned at the job's admission, or else the image in its spec, or else the installation's default."""
-    return job.status.image or job.spec.trainer.image or default
+    """The image in the job's spec, or else the one pinned at its admission, or else the installation's default. So a forged status does not
+    change the image of a job that names its own."""
+    return job.spec.trainer.image or job.status.image or default
 
 
 def fetcher_image(job: TrainingJob, default: str) -> str:

@@ -14,6 +14,7 @@ from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
 from muster.client import errors
+from muster.control.listener import recognise
 from muster.explain.explain import capital
 from muster.report.job import job_page
 from muster.ui.drawing import Drawing
@@ -102,7 +103,9 @@ class Pages:
         if isinstance(self._sessions, OwnSession):
             return self._sessions.session(cookie)
         kind, _, bearer = request.headers.get("Authorization", "").partition(" ")
-        return await self._sessions.session(cookie, bearer.strip() if kind.lower() == "bearer" else None)
+        session = await self._sessions.session(cookie, bearer.strip() if kind.lower() == "bearer" else None)
+        recognise(request, session.user)
+        return session
 
     async def _jobs(self, request: web.Request) -> web.StreamResponse:
         if isinstance(self._sessions, OwnSession) and "token" in request.query:

@@ -16,12 +16,16 @@ from aiohttp import web
 
 from muster.client import errors
 from muster.client.connection import Target, connected
+from muster.control.listener import FEW_UNPROVEN, Limits, Listener
 from muster.report.storage import Storage
 from muster.ui.app import Pages
 from muster.ui.sessions import OwnSession, UserSessions
 from muster.ui.sources import ClusterJobs, DeletedJobs, LocalRuns, ObservedSteps, Sources
 
 LOOPBACK = "127.0.0.1"
+MOST_CONNECTIONS = 500
+LIMITS = Limits(connections=MOST_CONNECTIONS, per_identity=64, unproven=MOST_CONNECTIONS * FEW_UNPROVEN, seconds=120.0)
+"""Those of the page in a cluster. A browser opens up to six connections, and the proxy of many users may open more for one of them."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,10 @@ async def serve_own(own: Own, *, port: int, opened: Callable[[str], None]) -> No
         session = OwnSession(sources, time.monotonic)
         listening = socket.create_server((LOOPBACK, port))
         free = listening.getsockname()[1]
-        runner = await _ready(stack, _own_pages(session, free, namespace=namespace))
+        pages = _own_pages(session, free, namespace=namespace)
+        runner = web.AppRunner(pages.application(), access_log=None, auto_decompress=False, shutdown_timeout=1.0, keepalive_timeout=30.0)
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
         await web.SockSite(runner, listening).start()
         opened(f"http://{LOOPBACK}:{free}/?token={session.secret}")
         await _stop_signal()
@@ -66,9 +73,9 @@ async def serve_users(sessions: UserSessions, *, host: str, port: int, certifica
     pages = Pages(sessions, hosts=None, cookie="__Host-muster-ui")
     async with AsyncExitStack() as stack:
         stack.push_async_callback(sessions.close)
-        runner = await _ready(stack, pages)
-        await web.TCPSite(runner, host or None, port, ssl_context=_tls(certificate)).start()
-        free = runner.addresses[0][1]
+        listener = Listener(pages.application(), LIMITS)
+        stack.push_async_callback(listener.stop)
+        free = await listener.start(host or None, port, _tls(certificate))
         opened(f"{'https' if certificate else 'http'}://{host or '*'}:{free}/")
         await _stop_signal()
 
@@ -86,14 +93,6 @@ def _own_pages(session: OwnSession, port: int, *, namespace: str | None) -> Page
     the page."""
     hosts = {f"{name}:{port}" for name in (LOOPBACK, "localhost")}
     return Pages(session, hosts=hosts, cookie=f"muster-ui-{port}", namespace=namespace)
-
-
-async def _ready(stack: AsyncExitStack, pages: Pages) -> web.AppRunner:
-    """The pages, ready to be served until the stack is closed."""
-    runner = web.AppRunner(pages.application(), access_log=None, auto_decompress=False, shutdown_timeout=1.0, keepalive_timeout=30.0)
-    await runner.setup()
-    stack.push_async_callback(runner.cleanup)
-    return runner
 
 
 async def _stop_signal() -> None:

@@ -51,6 +51,13 @@ def test_an_unreadable_field_of_the_status_leaves_the_other_fields(damage: dict[
     assert readable_status({**damage, "image": "kept"}).image == "kept"
 
 
+@pytest.mark.parametrize("forged", ["", "two words", "line\nbreak", "é", 7, ["x"]])
+def test_a_status_with_an_impossible_image_has_none(forged: Any) -> None:
+    status = readable_status({"image": forged, "attempt": 1, "phase": "Failed"})
+    assert (status.image, status.phase) == (None, "Failed")
+    assert readable_status({"image": "registry.example.com:5000/a/b:1@sha256:" + "0" * 64}).image is not None
+
+
 @pytest.mark.parametrize("time", ["0001-01-01T00:00:00+14:00", "1969-12-31T23:59:59Z", "9999-12-31T23:59:59Z", "9999-12-31T23:59:59-12:00"])
 def test_a_time_that_no_clock_shows_leaves_the_other_fields_of_a_status(time: str) -> None:
     status = readable_status({"startTime": time, "queue": {"name": "q", "since": time, "summary": "q"}, "image": "kept"})

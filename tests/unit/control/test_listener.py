@@ -17,7 +17,7 @@ import pytest
 from aiohttp import web
 
 from muster.control import listener as listener_module
-from muster.control.listener import PER_IDENTITY, Listener
+from muster.control.listener import Limits, Listener, recognise
 from muster.kubernetes.certificate import new_certificate
 
 CERTIFICATE = new_certificate("localhost", datetime.now(UTC))
@@ -37,9 +37,12 @@ class Stage:
     refused: Counter[str]
     opened: list[asyncio.StreamWriter] = field(default_factory=list)
 
-    async def connect(self) -> Connection:
+    async def connect(self, address: str = "127.0.0.1") -> Connection:
+        """Connects from this address of the loopback interface."""
         context = ssl.create_default_context(cadata=CERTIFICATE.certificate) if self.tls else None
-        reader, writer = await asyncio.open_connection("localhost" if self.tls else "127.0.0.1", self.port, ssl=context)
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", self.port, ssl=context, server_hostname="localhost" if self.tls else None, local_addr=(address, 0)
+        )
         self.opened.append(writer)
         return reader, writer
 
@@ -66,17 +69,17 @@ async def until_closed(connection: Connection) -> None:
 
 
 @asynccontextmanager
-async def stage(*, tls: bool, most: int = 100) -> AsyncIterator[Stage]:
+async def stage(*, tls: bool, limits: Limits = Limits(connections=100)) -> AsyncIterator[Stage]:
     refused: Counter[str] = Counter()
 
     async def answer(request: web.Request) -> web.Response:
         if request.headers.get("X-Pod"):
-            listener.recognise(request, request.headers["X-Pod"])
+            recognise(request, request.headers["X-Pod"])
         return web.Response(text=json.dumps({"encoding": request.headers.get("Content-Encoding")}))
 
     application = web.Application()
     application.router.add_post("/", answer)
-    listener = Listener(application, refused=lambda reason: refused.update([reason]), most=most)
+    listener = Listener(application, limits, refused=lambda reason: refused.update([reason]))
     port = await listener.start("127.0.0.1", 0, CERTIFICATE.context() if tls else None)
     made = Stage(listener, port, tls, refused)
     try:
@@ -154,7 +157,7 @@ def test_a_handshake_that_does_not_end_is_aborted(monkeypatch: pytest.MonkeyPatc
 
 def test_the_oldest_unauthenticated_connections_are_closed_above_the_limit(tls: bool) -> None:
     async def check() -> None:
-        async with stage(tls=tls, most=20) as at:
+        async with stage(tls=tls, limits=Limits(connections=20)) as at:
             identified = [await at.connect() for _ in range(5)]
             for number, connection in enumerate(identified):
                 await at.request(connection, b"pod-%d" % number)
@@ -170,9 +173,24 @@ def test_the_oldest_unauthenticated_connections_are_closed_above_the_limit(tls: 
     asyncio.run(check())
 
 
+def test_an_address_with_many_connections_replaces_only_its_own(tls: bool) -> None:
+    async def check() -> None:
+        async with stage(tls=tls, limits=Limits(connections=20)) as at:
+            for _ in range(30):
+                await at.connect()
+            other = await at.connect("127.0.0.2")
+            for _ in range(60):
+                await at.connect()
+            await at.until(lambda: at.refused["connections"] >= 70)
+            assert at.listener.connections == 20
+            assert await at.request(other, b"other") == b"HTTP/1.1 200 OK"
+
+    asyncio.run(check())
+
+
 def test_a_new_connection_is_refused_if_all_others_are_authenticated(tls: bool) -> None:
     async def check() -> None:
-        async with stage(tls=tls, most=3) as at:
+        async with stage(tls=tls, limits=Limits(connections=3)) as at:
             identified = [await at.connect() for _ in range(3)]
             for number, connection in enumerate(identified):
                 await at.request(connection, b"pod-%d" % number)
@@ -188,11 +206,9 @@ UNPROVEN = 300_000
 HEAD = b"POST / HTTP/1.1\r\nHost: localhost\r\n" + b"X-A: %s\r\n" % (b"a" * 8000) * 5  # does not end
 
 
-def test_what_all_connections_send_without_authentication_is_limited(tls: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener_module, "MOST_UNPROVEN", UNPROVEN)
-
+def test_what_all_connections_send_without_authentication_is_limited(tls: bool) -> None:
     async def check() -> None:
-        async with stage(tls=tls) as at:
+        async with stage(tls=tls, limits=Limits(unproven=UNPROVEN)) as at:
             honest = await at.connect()
             assert await at.request(honest, b"honest") == b"HTTP/1.1 200 OK"
             hostile = [await at.connect() for _ in range(30)]
@@ -208,11 +224,9 @@ def test_what_all_connections_send_without_authentication_is_limited(tls: bool, 
     asyncio.run(check())
 
 
-def test_a_silent_connection_is_closed_before_one_that_sends_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener_module, "MOST_UNPROVEN", 200)
-
+def test_a_silent_connection_is_closed_before_one_that_sends_little() -> None:
     async def check() -> None:
-        async with stage(tls=False) as at:
+        async with stage(tls=False, limits=Limits(unproven=200)) as at:
             silent = await at.connect()
             silent[1].write(b"POST / HTTP/1.1\r\nX-A: " + b"a" * 170)
             await at.until(lambda: at.listener._unproven > 0)
@@ -222,11 +236,9 @@ def test_a_silent_connection_is_closed_before_one_that_sends_little(monkeypatch:
     asyncio.run(check())
 
 
-def test_authenticated_requests_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener_module, "MOST_UNPROVEN", 4 * len(REQUEST))
-
+def test_authenticated_requests_do_not_add_up() -> None:
     async def check() -> None:
-        async with stage(tls=False) as at:
+        async with stage(tls=False, limits=Limits(unproven=4 * len(REQUEST))) as at:
             connections = [await at.connect() for _ in range(3)]
             for number, connection in enumerate(10 * connections):
                 assert await at.request(connection, b"pod-%d" % (number % 3)) == b"HTTP/1.1 200 OK"
@@ -238,9 +250,9 @@ def test_authenticated_requests_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -
 def test_one_identity_has_a_limited_number_of_connections() -> None:
     async def check() -> None:
         async with stage(tls=False) as at:
-            for _ in range(5 * PER_IDENTITY):
+            for _ in range(10):
                 await at.request(await at.connect(), b"pod")
-            await at.until(lambda: at.listener.connections == PER_IDENTITY)
+            await at.until(lambda: at.listener.connections == Limits().per_identity)
 
     asyncio.run(check())
 

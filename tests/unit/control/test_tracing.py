@@ -42,6 +42,10 @@ def job(uid: str = "u") -> TrainingJob:
     return TrainingJob.model_validate({"metadata": metadata, "spec": {"strategy": "DDP", "trainer": {"task": "digits"}}})
 
 
+def never(sentence: str) -> None:
+    raise AssertionError(sentence)
+
+
 DONE = TrainingJobStatus(phase=Phase.SUCCEEDED, completion_time=CREATED + timedelta(seconds=60))
 
 
@@ -74,23 +78,26 @@ def test_unsupported_settings_of_tracing_are_refused_with_the_variable(environ: 
 
 
 def test_jobs_run_without_traces_that_cannot_be_sent() -> None:
-    sentences: list[str] = []
-    with traces({HERE: "collector:4318"}, sentences.append) as tracing:
+    reasons: list[str] = []
+    with traces({HERE: "collector:4318"}, refused=reasons.append, lost=never) as tracing:
         assert tracing is None
-        assert len(sentences) == 1
-        assert HERE in sentences[0]
-    assert len(sentences) == 1
+        assert len(reasons) == 1
+        assert HERE in reasons[0]
+    assert len(reasons) == 1
 
 
-@pytest.mark.parametrize("lost", ["", "2 spans are lost"])
-def test_lost_spans_are_reported_at_the_end(monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
-    close = Tracing.close
-    monkeypatch.setattr(Tracing, "close", lambda tracing: close(tracing) or lost)
+@pytest.mark.parametrize(("status", "lost"), [(200, []), (400, [f"traces: 2 of 2 spans did not reach the collector of {HERE}"])])
+def test_lost_spans_are_reported_once_at_the_end(
+    collector: Collector, caplog: pytest.LogCaptureFixture, status: int, lost: list[str]
+) -> None:
+    collector.status = status
     sentences: list[str] = []
-    with traces({HERE: "http://collector:4318"}, sentences.append) as tracing:
+    with traces(collector.environment, refused=never, lost=sentences.append) as tracing:
         assert tracing is not None
+        tracing.record(job(), DONE, Observed())
         assert sentences == []
-    assert sentences == list(filter(None, [lost]))
+    assert sentences == lost
+    assert [record.getMessage() for record in caplog.records] == [], "the SDK logs no further record for each batch"
 
 
 def test_values_that_the_sdk_refuses_raise_a_tracing_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from muster.control.cluster import Object
 from muster.control.coordination import RefusedReportError
 from muster.control.errors import UnavailableError
 from muster.kubernetes import tokens
-from muster.kubernetes.tokens import REVIEWS, Claim, Readers, Tokens, claimed_pod
+from muster.kubernetes.tokens import REVIEWS, Claim, Readers, Tokens, claim_of
 
 
 def token(uid: str = "pod-1", signature: str = "good", **claims: Any) -> str:
@@ -54,9 +54,9 @@ class ApiServer:
         return {"status": {"authenticated": True, "audiences": claims["aud"], "user": user}}
 
 
-async def outcome(checker: Tokens | Readers, given: str) -> str | int:
+async def outcome(checker: Tokens | Readers, given: str, address: str = "10.0.0.1") -> str | int:
     try:
-        return await (checker.identify(given) if isinstance(checker, Tokens) else checker.check(given)) or "allowed"
+        return await (checker.identify(given) if isinstance(checker, Tokens) else checker.check(given, address)) or "allowed"
     except RefusedReportError as error:
         return error.status
 
@@ -185,7 +185,7 @@ def test_a_token_that_claims_another_pod_is_refused() -> None:
 
 
 def test_the_pod_of_a_token_is_read_from_its_claims() -> None:
-    assert claimed_pod(token("pod-7", aud="muster", exp=1000)) == Claim("pod-7", 1000)
+    assert claim_of(token("pod-7", aud="muster", exp=1000)) == Claim("pod-7", 1000)
 
 
 def test_only_users_that_rbac_allows_read_metrics() -> None:
@@ -212,3 +212,29 @@ def test_invalid_tokens_do_not_lock_out_a_reader_of_metrics() -> None:
 
     asyncio.run(check())
     assert server.reviews.count(good) == 2
+
+
+def test_invalid_tokens_of_one_address_do_not_keep_out_a_new_token_of_another() -> None:
+    server, now = ApiServer(), [0.0]
+
+    async def check() -> None:
+        readers = Readers(server, lambda: now[0])
+        results = Counter(await asyncio.gather(*(outcome(readers, token(signature=f"bad{number}")) for number in range(500))))
+        assert results == {403: REVIEWS, 429: 500 - REVIEWS}
+        assert await outcome(readers, token(sub="prometheus"), "10.0.0.2") == "allowed"
+        assert await outcome(readers, token(sub="prometheus"), "10.0.0.1") == 429
+
+    asyncio.run(check())
+    assert len(server.reviews) == REVIEWS + 1
+
+
+def test_few_addresses_of_refused_readers_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "_MOST_ADDRESSES", 3)
+
+    async def check() -> list[str]:
+        readers = Readers(ApiServer())
+        for number in range(10):
+            await outcome(readers, token(signature=f"bad{number}"), f"10.0.0.{number}")
+        return list(readers._failures)
+
+    assert asyncio.run(check()) == ["10.0.0.7", "10.0.0.8", "10.0.0.9"]

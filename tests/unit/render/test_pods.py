@@ -469,6 +469,11 @@ def test_a_pinned_image_is_used_even_if_the_installation_has_another() -> None:
     assert trainer_of(manifests_of(job)[1])["image"] == "pinned:1"
 
 
+def test_a_forged_status_does_not_change_the_image_that_a_job_names() -> None:
+    job = job_of(ddp(trainer={"task": "digits", "image": "own:1"})).with_status(TrainingJobStatus(image="forged:1"))
+    assert trainer_of(manifests_of(job)[1])["image"] == "own:1"
+
+
 @pytest.mark.parametrize(("took", "granted"), [(None, 120), (10, 120), (200, 405)])
 def test_pods_get_a_longer_grace_period_if_saves_take_longer(took: float | None, granted: int) -> None:
     checkpoint = {"step": 7, "path": "step-7", "committedAt": "2026-11-21T12:00:00Z", "measuredSeconds": took}
