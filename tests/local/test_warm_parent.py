@@ -189,6 +189,22 @@ def test_a_process_of_a_spare_opens_the_task_before_its_launch(survives: bool, e
 
 
 @pytest.mark.torch
+def test_a_prepared_process_takes_no_launch_with_another_number_of_threads(parent: WarmParent, environ: dict[str, str]) -> None:
+    """Its threads exist already, and the order of additions depends on their number."""
+    assert parent.await_ready(INBOX)
+    parent.prepare(PREPARE)
+    [prepared] = parent.prepared
+    limit = time.monotonic() + DEADLINE
+    while parent.prepared:  # until it is ready, launches get new forks
+        process = parent.start(Launch(0, (), {**environ, "OMP_NUM_THREADS": "2"}))
+        assert process is not None
+        assert process.pid != prepared
+        assert _exit_code(process) == 11
+        assert time.monotonic() < limit
+    _wait_for_end(prepared)
+
+
+@pytest.mark.torch
 def test_a_lost_prepared_process_is_replaced_by_a_new_fork(parent: WarmParent, environ: dict[str, str]) -> None:
     assert parent.await_ready(INBOX)
     parent.prepare(PREPARE)

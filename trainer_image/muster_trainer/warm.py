@@ -39,6 +39,8 @@ PREPARE, OPEN, SIGN = b"prepare", b"open", b"!"
 ANSWER_SECONDS = 5.0  # for all prepared processes together, because the supervisor waits for no more than twice as long
 PREPARED_BYTES = 64 << 20  # of memory; more than a prepared process needs
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/accel", "/dev/vfio")
+THREADS = "OMP_NUM_THREADS"
+"""Libraries start this number of threads once in a process."""
 DESCRIPTORS = 5
 """The most descriptors of a request: stdout, stderr, and those whose numbers are in variables (`passed`)."""
 
@@ -197,13 +199,16 @@ def wait_prepared(connection: socket.socket, spec: TrainerSpec, supervisor: int,
     if spare_bytes() < PREPARED_BYTES:
         os._exit(0)
     with suppress(Exception):  # without preparation, the process only starts more slowly
-        prepare(spec.strategy)
+        prepare(spec)
     if opens_task:
         _open_or_end(spec)
     gc.collect()
+    threads = os.environ.get(THREADS)
     try:
         connection.sendall(SIGN)
         request, descriptors, _, _ = socket.recv_fds(connection, LONGEST_REQUEST, DESCRIPTORS)
+        if not request or json.loads(request)["environ"].get(THREADS) != threads:
+            os._exit(0)  # the threads of this process exist already
         connection.sendall(SIGN)
         is_awaited = connection.recv(1) == SIGN
     except OSError:
@@ -222,11 +227,11 @@ def _open_or_end(spec: TrainerSpec) -> None:
         os._exit(0)
 
 
-def prepare(strategy: StrategyRuntime) -> None:
+def prepare(spec: TrainerSpec) -> None:
     """Calls the function `prepare` of the module of the strategy's engine, if it has one."""
-    module = sys.modules.get((strategy.engine or "").partition(":")[0])
+    module = sys.modules.get((spec.strategy.engine or "").partition(":")[0])
     if module is not None and "prepare" in module.__dict__:
-        module.__dict__["prepare"]()
+        module.__dict__["prepare"](spec)
 
 
 def carry_out(request: bytes, descriptors: list[int], supervisor: int) -> NoReturn:

@@ -42,6 +42,25 @@ def test_a_process_may_be_forked_until_tensorflow_has_initialised_its_devices() 
     assert finished.returncode == 0, finished.stderr
 
 
+RELEASED = """
+import keras
+import tensorflow as tf
+from muster_trainer.tensorflow import compat
+name = keras.layers.Dense(1).name
+tf.function(lambda: tf.constant(1.0))()
+compat.release_devices()
+assert not compat.has_devices(), "tensorflow.python.eager.context: _reset_context no longer gives up the devices"
+assert keras.layers.Dense(1).name == name, "keras.utils.clear_session no longer resets the names of layers"
+tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
+assert len(tf.config.list_logical_devices("CPU")) == 2
+"""
+
+
+def test_a_process_can_set_up_other_devices_after_it_has_released_its_own() -> None:
+    finished = subprocess.run([sys.executable, "-c", RELEASED], capture_output=True, text=True, timeout=120)
+    assert finished.returncode == 0, finished.stderr
+
+
 ABORTED = """
 import threading, time
 import tensorflow as tf

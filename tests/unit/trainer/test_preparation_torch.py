@@ -8,7 +8,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from muster_contract.trainer_spec import BatchSpec, TrainerSpec
 from muster_trainer.pytorch import ddp
+from tests.support.descriptors import runtime
 
 pytestmark = [pytest.mark.torch, pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a warm parent")]
 
@@ -18,7 +20,7 @@ def test_a_preparation_without_a_world_changes_no_name_of_a_group(monkeypatch: p
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "not-there")
     with pytest.raises(RuntimeError):
-        ddp.prepare()
+        ddp.prepare(TrainerSpec(strategy=runtime(), batch=BatchSpec(), task="digits"))
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:

@@ -28,7 +28,7 @@ def engine(task: Task, spec: TrainerSpec) -> Engine:
     return TorchEngine(task, spec, DdpModel)
 
 
-def prepare() -> None:
+def prepare(_: TrainerSpec) -> None:
     train_once(lambda model, mesh: compat.ddp(model))
 
 

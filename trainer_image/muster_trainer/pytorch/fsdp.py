@@ -26,7 +26,7 @@ def engine(task: Task, spec: TrainerSpec) -> Engine:
     return TorchEngine(task, spec, FsdpModel)
 
 
-def prepare() -> None:
+def prepare(_: TrainerSpec) -> None:
     train_once(_in_shards)
 
 

@@ -33,7 +33,7 @@ def engine(task: Task, spec: TrainerSpec) -> Engine:
     return TorchEngine(task, spec, ScheduledModel if options.schedule.is_synchronous else PipeDreamModel)
 
 
-def prepare() -> None:
+def prepare(_: TrainerSpec) -> None:
     train_once(lambda model, mesh: model)
 
 

@@ -32,7 +32,7 @@ def engine(task: Task, spec: TrainerSpec) -> Engine:
     return TorchEngine(task, spec, TensorParallelModel)
 
 
-def prepare() -> None:
+def prepare(_: TrainerSpec) -> None:
     train_once(lambda model, mesh: parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()}))
 
 

@@ -48,6 +48,16 @@ def has_devices() -> bool:
     return current is not None and bool(current._initialized)
 
 
+def release_devices() -> None:
+    """Gives up the devices of this process, with all functions and variables, so that it can set up devices and join a cluster as if
+    TensorFlow had just been imported. The caller must have dropped its models.
+
+    There is no public API, because TensorFlow accepts settings of devices only before it uses them. Its threads stay.
+    """
+    keras.utils.clear_session()
+    context._reset_context()
+
+
 def accept_summed_gradients(optimizer: keras.optimizers.Optimizer) -> bool:
     """Makes the optimizer accept gradients that are already summed over the devices. Returns False if that is not possible.
 

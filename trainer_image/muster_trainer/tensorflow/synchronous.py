@@ -19,6 +19,7 @@ from muster_trainer.tensorflow import compat, tpu
 from muster_trainer.tensorflow.engine import KerasEngine
 from muster_trainer.tensorflow.input import StepSamples
 from muster_trainer.tensorflow.machine import central_storage, mirrored, one_device
+from muster_trainer.tensorflow.preparation import train_once
 from muster_trainer.tensorflow.workers import SUM
 from muster_trainer.tensorflow.world import Membership, join, peers
 from muster_trainer.training.engine import Engine, Part, StepOutcome
@@ -154,3 +155,7 @@ Mirrored = partial(Synchronous, join=mirrored)
 CentralStorage = partial(Synchronous, join=central_storage)
 MultiWorkerMirrored = partial(Synchronous, join=join)
 Tpu = partial(Synchronous, join=tpu.join)
+
+
+def prepare(spec: TrainerSpec) -> None:
+    train_once(spec, MultiWorkerMirrored)  # of one worker, which every machine can train
