@@ -33,14 +33,16 @@ from muster.local.rundir import attempt_of, free_path, has_run, load_run, pid_of
 from muster.local.sweep import REPLICA_MARK, RUN_MARK
 from muster.report.history import ReportError, read_history
 from muster.report.job import JobView
-from muster.report.storage import Storage
+from muster.report.storage import Storage, content_of, open_regular, tail_of
 from muster_contract.text import printable
 
 POLL_SECONDS = 0.1
 START_SECONDS = 300.0
 END_SECONDS = 60.0
 """How long a run may take to end, beyond the grace period of its job."""
-LONGEST = 2000  # characters of what a run has printed
+LONGEST = 2000  # bytes of what a run has printed
+_LONGEST_PLACE = 64 << 10
+_ANEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ class LocalBackend:
                 self._release(process)
                 raise errors.ClientError(f"the run of {name} has not begun after {START_SECONDS:.0f} s: {_tail(output)}")
             await asyncio.sleep(POLL_SECONDS)
-        (directory / "client.json").write_text(json.dumps(vars(place)), encoding="utf-8")
+        self.write_place(name, place)
 
     def _has_begun(self, name: str, before: tuple[int, int] | None) -> bool:
         """Whether the status is another one than `before`, and has the conditions that the first decision sets."""
@@ -143,7 +145,7 @@ class LocalBackend:
     def _spawn(self, request: Request, cwd: str, output: Path) -> subprocess.Popen[bytes]:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            with output.open("wb") as printed:
+            with os.fdopen(open_regular(output, _ANEW), "wb") as printed:
                 process = subprocess.Popen(
                     [sys.executable, "-P", "-m", "muster.local.background"],
                     cwd=cwd,
@@ -189,12 +191,20 @@ class LocalBackend:
                 raise errors.ClientError(f"{name} has not ended after {seconds:.0f} s: end the process {pid_of_run(self.directory(name))}")
             await asyncio.sleep(POLL_SECONDS)
 
+    def write_place(self, name: str, place: Place) -> None:
+        """Writes the place where the job was submitted, for `place`. Raises ClientError."""
+        try:
+            with os.fdopen(open_regular(self.directory(name) / "client.json", _ANEW), "w", encoding="utf-8") as file:
+                json.dump(vars(place), file)
+        except OSError as error:
+            raise errors.ClientError(f"{error.filename}: cannot be written: {error.strerror}") from error
+
     def place(self, name: str) -> Place:
         """Where the job was submitted. A run of `muster run` was submitted here."""
         try:
-            written: Any = json.loads((self.directory(name) / "client.json").read_text(encoding="utf-8"))
+            written: Any = json.loads(content_of(self.directory(name) / "client.json", _LONGEST_PLACE))
             return Place(str(written["job_file"]), str(written["cwd"]))
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, RecursionError, KeyError, TypeError):
             return _place_of(name)
 
 
@@ -338,7 +348,4 @@ def _version(file: Path) -> tuple[int, int] | None:
 
 
 def _tail(output: Path) -> str:
-    try:
-        return printable(output.read_text(encoding="utf-8", errors="replace")[-LONGEST:].strip(), keep="\n")
-    except OSError:
-        return ""
+    return printable(tail_of(output, LONGEST).strip(), keep="\n")

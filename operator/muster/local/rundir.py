@@ -44,8 +44,6 @@ FIXED_FIELDS = (
 )
 """Fields that must not change within a run, because the training would not be the same."""
 _LONGEST_PID = 32
-_CLOCK_SECONDS = 2.0
-"""Seconds by which the clock of processes may differ from that of files."""
 
 
 @dataclass(frozen=True)
@@ -175,16 +173,23 @@ def load_run(path: Path) -> TrainingJob | None:
 
 
 def pid_of_run(path: Path) -> int | None:
-    """The pid of the process that now runs the job of the directory. Does not try the lock, because that would refuse a run that starts at
-    the same time."""
+    """The pid of the process that now runs the job of the directory: the one in its lock, if it has that file open. A copy of a directory
+    has the pid of the original's process. Does not try the lock, because that would refuse a run that starts at the same time."""
     try:
         lock = path / "lock"
-        pid, locked = int(content_of(lock, _LONGEST_PID)), lock.stat().st_mtime
-        process = psutil.Process(pid)
-        is_same = process.create_time() <= locked + _CLOCK_SECONDS  # else another process has the pid by now
-        return pid if is_same and process.status() != psutil.STATUS_ZOMBIE else None
+        pid, status = int(content_of(lock, _LONGEST_PID)), lock.stat()
+        opened = (Path(each.path) for each in psutil.Process(pid).open_files())
+        return pid if any(_is_file(each, status) for each in opened if each.name == lock.name) else None
     except (OSError, ValueError, psutil.Error):
         return None
+
+
+def _is_file(path: Path, status: os.stat_result) -> bool:
+    """Whether the path leads to the file with this status."""
+    try:
+        return os.path.samestat(path.stat(), status)
+    except OSError:
+        return False
 
 
 def mark_of(path: Path, uid: str) -> str:

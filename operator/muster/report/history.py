@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +15,10 @@ from muster_contract.events import Commit, Evaluation, Event, Fingerprint, Resum
 
 MOST_EVENT_BYTES = 1 << 30
 """The longest file of events that is read."""
+MOST_INVALID = 10_000
+"""The number of lines without an event after which the rest of a file is not read. A supervisor writes none but a last one, if it is
+killed."""
+_LINE = re.compile(r"[^\n]{1,8388608}")
 _T = TypeVar("_T", bound=Event)
 
 
@@ -61,14 +66,17 @@ def recorded_events(run: Path) -> Iterator[Event]:
 
 
 def events_in(text: str) -> Iterator[Event]:
-    """The events in the text of an `events.jsonl`. Omits lines without a valid event."""
-    for line in text.splitlines():
+    """The events in the text of an `events.jsonl`. Omits lines without a valid event, and all that follows MOST_INVALID of them."""
+    invalid = 0
+    for line in _LINE.finditer(text):  # not splitlines, because the list of a file of empty lines takes eight times its size
         try:
-            document = json.loads(line)
+            document = json.loads(line[0])
         except (ValueError, RecursionError):
-            continue  # the last line of a killed writer may be cut
+            document = None  # the last line of a killed writer may be cut
         if isinstance(document, dict) and _is_recorded(document):
             yield decode_event(document)
+        elif (invalid := invalid + 1) == MOST_INVALID:
+            return
 
 
 def _is_recorded(document: dict[str, object]) -> bool:

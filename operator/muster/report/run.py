@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
@@ -26,6 +27,8 @@ FEWEST_POINTS = 10
 """An attempt's throughput has at least this number of points, or one for each step."""
 MOST_SEGMENTS = 2000
 """The number of segments of a timeline. A shorter segment would be narrower than a pixel."""
+MOST_ATTEMPTS = 100
+"""The newest attempts, which have a line, a mark or a row each. Drawing more takes minutes, and nobody could read them."""
 ENVIRONMENT = "Environment of each process"
 INTERRUPTED = {"Suspended", "Preempted"}
 METRICS = {"stalenessMean": "mean staleness in updates", "stalenessMost": "most staleness in updates"}
@@ -81,7 +84,7 @@ def run_page(run: Run, *, against: Run | None = None) -> Page:
             Section("Loss", [_loss(history), *([redone] if history.redone else [])]),
             Section("Throughput", [_throughput(history, run.begin)]),
             Section("Where the time went", [_timeline(spans, totals, run.begin)]),
-            Section("Attempts", [_attempts(run), PHASES_NOTE]),
+            Section("Attempts", [_attempts(run), *_left_out(history), PHASES_NOTE]),
             Section(ENVIRONMENT, [_processes(history)]),
             *([Section("Job", [Source(run.job_yaml)])] if run.job_yaml else []),
         ],
@@ -102,8 +105,9 @@ def _verdict(history: History, against: Run | None) -> Iterator[Finding]:
 
 def _loss(history: History) -> Lines:
     """Loss over steps. Steps that were lost and redone stay visible. Each restart has a mark at the step from which it resumed."""
-    curve = list(history.curve.values())
-    lost = [[step for step in history.redone if step.attempt == attempt] for attempt in sorted({step.attempt for step in history.redone})]
+    curve, redone = list(history.curve.values()), history.redone
+    attempts = sorted({step.attempt for step in redone})[-MOST_ATTEMPTS:]
+    lost = [[step for step in redone if step.attempt == attempt] for attempt in attempts]
     return Lines(
         x_label="step",
         y_label="loss",
@@ -111,7 +115,7 @@ def _loss(history: History) -> Lines:
             *(Line([(s.step, s.loss_value) for s in steps], colour="faint", width=3.2) for steps in lost),
             Line([(s.step, s.loss_value) for s in curve], width=1.3),
         ],
-        marks=[(start.step, f"attempt {start.attempt} resumes at step {start.step}") for start in history.starts[1:]],
+        marks=[(start.step, f"attempt {start.attempt} resumes at step {start.step}") for start in history.starts[1:][-MOST_ATTEMPTS:]],
         log_y=all(s.loss_value > 0 for s in curve if math.isfinite(s.loss_value)),
         whole_x=True,
     )
@@ -120,7 +124,7 @@ def _loss(history: History) -> Lines:
 def _throughput(history: History, begin: float) -> Lines:
     """Samples per second over the seconds since the run began. Each point is the mean of some steps, fewer in a short attempt."""
     lines, marks = [], []
-    for number in history.attempts:
+    for number in history.attempts[-MOST_ATTEMPTS:]:
         steps = [step for step in history.steps if step.attempt == number]
         size = min(SMOOTHING, max(1, len(steps) // FEWEST_POINTS))
         groups = [steps[at : at + size] for at in range(0, len(steps), size)]
@@ -139,7 +143,7 @@ def _timeline(spans: Sequence[Span], totals: Mapping[Kind, float], begin: float)
         x_label="seconds since the run began",
         bars=[
             Bar(f"attempt {attempt}", [(s.begin - begin, s.seconds, s.kind.value, s.kind.value) for s in drawn if s.attempt == attempt])
-            for attempt in sorted({span.attempt for span in spans})
+            for attempt in sorted({span.attempt for span in spans})[-MOST_ATTEMPTS:]
         ],
         key={kind.value: f"{kind.value} {seconds:.1f} s ({seconds / wall:.0%})" for kind, seconds in totals.items() if seconds > 0},
     )
@@ -198,14 +202,20 @@ def _stall(history: History) -> float:
     return sum(step.input_seconds for step in history.steps) / max(sum(step.seconds for step in history.steps), 1e-9)
 
 
+def _left_out(history: History) -> Iterator[str]:
+    if len(history.attempt_spans) > MOST_ATTEMPTS:
+        yield f"The plots and this table show the newest {MOST_ATTEMPTS} of {len(history.attempt_spans)} attempts."
+
+
 def _attempts(run: Run) -> Table:
+    redone = Counter(step.attempt for step in run.history.redone)
     return Table(
         ["attempt", "began", "committed step", "resumed at", "last step", "redone later", *PHASE_TITLES, "end"],
-        [_attempt_row(run, number) for number in sorted(run.history.attempt_spans)],
+        [_attempt_row(run, number, redone[number]) for number in sorted(run.history.attempt_spans)[-MOST_ATTEMPTS:]],
     )
 
 
-def _attempt_row(run: Run, number: int) -> list[Cell]:
+def _attempt_row(run: Run, number: int, redone: int) -> list[Cell]:
     history = run.history
     steps = [step for step in history.steps if step.attempt == number]
     start = next((start for start in history.starts if start.attempt == number), None)
@@ -216,7 +226,7 @@ def _attempt_row(run: Run, number: int) -> list[Cell]:
         record.step_committed if record else None,
         start.step if start else None,
         steps[-1].step if steps else None,
-        sum(1 for step in history.redone if step.attempt == number),
+        redone,
         *seconds_of_phases(record),
         end_of(record, state=run.shown_state),
     ]

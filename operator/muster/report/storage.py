@@ -21,6 +21,8 @@ from urllib.parse import urlsplit
 
 MOST_ENTRIES = 10_000
 """The largest number of names in a folder that are read, and of objects in a job's history."""
+MOST_PAGES = 1000
+"""The largest number of answers to a listing. A store may send answers without a name in them, for ever."""
 LISTING_SECONDS = 30.0
 """Seconds for which a listing of a bucket is valid."""
 MOST_LISTED = 200_000
@@ -254,12 +256,12 @@ class Bucket:
         objects: dict[str, str] = {}
         request: dict[str, Any] = {"Bucket": self._bucket, "Prefix": prefix, **({} if deep else {"Delimiter": "/"})}
         with _store_errors(prefix):
-            while len(folders) + len(objects) < MOST_ENTRIES:
+            for _ in range(MOST_PAGES):
                 answer = self._client.list_objects_v2(**request)
                 folders += [str(each["Prefix"])[len(prefix) : -1] for each in answer.get("CommonPrefixes", ())]
                 if deep:
                     objects |= {str(each["Key"])[len(prefix) :]: str(each.get("ETag", "")) for each in answer.get("Contents", ())}
-                if not answer.get("NextContinuationToken"):
+                if not answer.get("NextContinuationToken") or len(folders) + len(objects) >= MOST_ENTRIES:
                     break
                 request["ContinuationToken"] = answer["NextContinuationToken"]
         listing = _Listing(tuple(sorted(folders)), objects, time.monotonic() + LISTING_SECONDS)

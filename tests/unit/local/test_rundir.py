@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -259,6 +260,16 @@ def test_a_lock_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="not a regular file"):
         open_run_directory(tmp_path)
     assert pid_of_run(tmp_path) is None
+
+
+def test_the_process_of_a_run_is_not_that_of_a_copy_of_its_directory(tmp_path: Path) -> None:
+    """The Python client stops the process of a run."""
+    directory = open_run_directory(tmp_path / "run")
+    copy = shutil.copytree(tmp_path / "run", tmp_path / "copy")  # keeps the times of files
+    assert pid_of_run(tmp_path / "run") == os.getpid()
+    assert pid_of_run(copy) is None
+    directory.release()
+    assert pid_of_run(tmp_path / "run") is None
 
 
 def test_a_log_that_is_a_pipe_has_no_lines(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +16,9 @@ from hypothesis import strategies as st
 from muster.api.status import TrainingJobStatus
 from muster.measure.figures import figures_of
 from muster.report.curves import compare
-from muster.report.history import History, ReportError, history_of, read_history
-from muster.report.page import as_html
-from muster.report.plots import Lines
+from muster.report.history import History, ReportError, events_in, history_of, read_history
+from muster.report.page import Table, as_html
+from muster.report.plots import Bars, Lines
 from muster.report.run import read_run, run_page, story
 from muster.report.timeline import Kind, Span, coarse, goodput, seconds_by_kind, timeline
 from muster_contract.events import Commit, Resumed, Step
@@ -396,3 +397,30 @@ def test_events_that_are_not_a_file_are_left_out(run_dir: Path, make: Callable[[
     (run_dir / "attempts/7/worker-0").mkdir(parents=True)
     make(run_dir / "attempts/7/worker-0/events.jsonl")
     assert read_run(run_dir).history == before
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("line", ["\n", "{\n", "\0"])
+def test_a_large_file_without_events_takes_little_time_and_memory(line: str) -> None:
+    text = "x\n" + line * (32 << 20)
+    tracemalloc.start()
+    try:
+        assert list(events_in(text)) == []
+        assert tracemalloc.get_traced_memory()[1] < 2 * len(text)
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_page_of_a_run_with_very_many_attempts_shows_the_newest(run_dir: Path) -> None:
+    run = read_run(run_dir)
+    steps = [step(number, attempt=number, end=float(number)) for number in range(1, 5001)]
+    many = replace(run, history=history(steps, spans={each.attempt: (each.time - 1, each.time) for each in steps}))
+    page = run_page(many)
+    rows = {section.title: section.parts[0] for section in page.sections}
+    attempts, bars, throughput = rows["Attempts"], rows["Where the time went"], rows["Throughput"]
+    assert isinstance(attempts, Table)
+    assert isinstance(bars, Bars)
+    assert isinstance(throughput, Lines)
+    assert [row[0] for row in attempts.rows] == list(range(4901, 5001))
+    assert len(bars.bars) == len(throughput.lines) == len(throughput.marks) == 100
+    assert "The plots and this table show the newest 100 of 5000 attempts." in page.sections[4].parts

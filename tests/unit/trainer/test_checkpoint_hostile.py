@@ -30,7 +30,7 @@ from muster_trainer.checkpoint.objects import ObjectPath
 CREATED = datetime(2026, 11, 21, 11, 16, 14, tzinfo=UTC)
 OTHER_NAMES = [
     *("/etc/passwd", "../weights", "sub/../../weights", "..", ".", "", "sub//weights", "./weights", "sub/", "weights\0", "sub\\weights"),
-    *("\ud800", "line\nbreak", "\x1b]0;title\x07", "a" * 256, "a/" * 600 + "a", "manifest.json", "COMMITTED"),
+    *("\ud800", "line\nbreak", "\x1b]0;title\x07", "a" * 256, "a/" * 600 + "a", "a/" * 64 + "a", "manifest.json", "COMMITTED"),
 ]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),

@@ -240,6 +240,10 @@ CHUNKS = [{"offsets": [row, 0], "shape": [2, 2], "file": "a", "start": 100} for 
 GOOD = {"dtype": "float32", "shape": [4, 2], "chunks": CHUNKS}
 
 
+CROSSED = [{"offsets": [row, column], "shape": [2, 2], "file": "a", "start": 0} for row, column in ((0, 0), (0, 2), (1, 0), (2, 2))]
+"""As many numbers as the tensor has, but two of them twice and two never."""
+
+
 def changed(**fields: Any) -> dict[str, Any]:
     return {**GOOD, "chunks": [{**CHUNKS[0], **fields}, CHUNKS[1]]}
 
@@ -263,6 +267,10 @@ def with_tensor(tensor: object) -> bytes:
         ({**GOOD, "shape": [1] * 65}, r"shape: .*64.* 65"),
         ({**GOOD, "chunks": CHUNKS[:1]}, "do not cover it exactly"),
         ({**GOOD, "chunks": [CHUNKS[0]] * 2}, "do not cover it exactly"),
+        (changed(shape=[3, 2]), "do not cover it exactly"),
+        ({**GOOD, "chunks": [{**CHUNKS[0], "shape": [3, 2]}, {**CHUNKS[1], "shape": [1, 2]}]}, "do not cover it exactly"),
+        ({"dtype": "int8", "shape": [4, 4], "chunks": CROSSED}, "do not cover it exactly"),
+        ({"dtype": "int8", "shape": [2] * 5, "chunks": [{"offsets": [1] * 5, "shape": [1] * 5, "file": "a", "start": 0}]}, "5 dimensions"),
         (changed(file="../a"), "outside"),
         (changed(file="b"), "outside"),
         (changed(start=990), "outside"),

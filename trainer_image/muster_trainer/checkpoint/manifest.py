@@ -8,7 +8,8 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path, PurePosixPath
+from itertools import accumulate
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -27,7 +28,7 @@ _LARGEST_MARKER = 1 << 10
 _OWN = (MANIFEST, MARKER, CLAIM)
 """Files that Muster writes into a checkpoint beside those of the training."""
 _LARGEST_IDENTITY_DEPTH = 8
-_LONGEST_NAME, _LONGEST_PART, _LONGEST_TEXT = 1024, 255, 200
+_LONGEST_NAME, _LONGEST_PART, _MOST_PARTS, _LONGEST_TEXT = 1024, 255, 64, 200
 
 
 @document
@@ -95,7 +96,12 @@ def _check_file(name: str, entry: Mapping[str, Any]) -> None:
     """Raises ValueError unless `name` is a plain path below the checkpoint, and `entry` has a size and a SHA-256."""
     parts = name.split("/")
     plain = name.isprintable() and "\\" not in name and not any(part in ("", ".", "..") for part in parts)
-    if not plain or len(name.encode()) > _LONGEST_NAME or any(len(part.encode()) > _LONGEST_PART for part in parts):
+    if (
+        not plain
+        or len(parts) > _MOST_PARTS
+        or len(name.encode()) > _LONGEST_NAME
+        or any(len(part.encode()) > _LONGEST_PART for part in parts)
+    ):
         raise ValueError(f"it lists {documents.shown(name)}, which is not a plain relative path")
     if name in _OWN:
         raise ValueError(f"it lists {name}, which is not a file of the training")
@@ -107,7 +113,8 @@ def _check_folders(names: Collection[str]) -> None:
     """Raises ValueError if a file is below another file."""
     all_names = {*names, *_OWN}
     for name in names:
-        if above := next((each for each in map(str, PurePosixPath(name).parents) if each in all_names), None):
+        above = next((each for each in accumulate(name.split("/")[:-1], "{}/{}".format) if each in all_names), None)
+        if above is not None:
             raise ValueError(f"it lists {documents.shown(name)} below the file {documents.shown(above)}")
 
 

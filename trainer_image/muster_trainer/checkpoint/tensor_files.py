@@ -18,7 +18,7 @@ import json
 import math
 import os
 import struct
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -61,6 +61,9 @@ ITEM_BYTES: Mapping[str, int] = {
 """Every type that a checkpoint can hold, and the bytes of one number."""
 _ALIGNMENT = 8
 _MOST_DIMENSIONS = 64
+_MOST_CUT = 4
+"""The dimensions along which a tensor may be divided. Every mesh has fewer, and the time of a check doubles with each."""
+Numbers = tuple[int, ...]
 
 
 @document
@@ -187,6 +190,26 @@ def _check_stored(name: str, stored: Stored, sizes: Mapping[str, int]) -> None:
         end = chunk.start + math.prod(chunk.shape) * ITEM_BYTES[stored.dtype]
         if not inside or end > sizes.get(chunk.file, -1):
             raise ValueError(f"a chunk of {name} is outside of it or of its file")
-    corners = {chunk.offsets for chunk in stored.chunks}
-    if len(corners) < len(stored.chunks) or sum(math.prod(chunk.shape) for chunk in stored.chunks) != math.prod(stored.shape):
+    cut = [axis for axis, whole in enumerate(stored.shape) if any(chunk.shape[axis] != whole for chunk in stored.chunks)]
+    if len(cut) > _MOST_CUT:
+        raise ValueError(f"{name} is cut along {len(cut)} dimensions, and at most {_MOST_CUT} are possible")
+    boxes = ((chunk.offsets, chunk.shape) for chunk in stored.chunks)
+    if _corners(boxes, cut) != _corners([((0,) * len(stored.shape), stored.shape)], cut):
         raise ValueError(f"the chunks of {name} do not cover it exactly")
+
+
+def _corners(boxes: Iterable[tuple[Numbers, Numbers]], cut: Sequence[int]) -> dict[Numbers, int]:
+    """The corners of boxes, each an offset and a shape, along the axes `cut`. Each corner counts as 1 or -1, in turns along each axis, and
+    those that add up to 0 are left out. So the results of two sets of boxes are equal only if both cover every number equally often."""
+    counts: dict[Numbers, int] = {}
+    for offsets, shape in boxes:
+        if 0 in shape:
+            continue
+        corners: list[tuple[Numbers, int]] = [((), 1)]
+        for axis in cut:
+            begin = offsets[axis]
+            end = begin + shape[axis]
+            corners = [each for at, sign in corners for each in (((*at, begin), sign), ((*at, end), -sign))]
+        for at, sign in corners:
+            counts[at] = counts.get(at, 0) + sign
+    return {at: count for at, count in counts.items() if count}

@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 import keras
 import numpy as np
 import tensorflow as tf
+from google.protobuf.message import DecodeError
 
 from muster_contract.errors import BadConfiguration, StorageUnavailable
 from muster_trainer.tensorflow import compat
@@ -32,6 +33,8 @@ STORAGE_ERRORS = (  # the errors to which TensorFlow converts ENOSPC, EACCES, EN
     tf.errors.UnknownError,
     OSError,
 )
+DAMAGE = (tf.errors.OpError, IndexError, DecodeError)
+"""The errors that TensorFlow raises for damaged files, beside the other errors here."""
 EXACT_IN_FLOAT32 = ("float32", "bfloat16", "float16")
 
 Table = dict[tuple[str, str], tf.Tensor]
@@ -113,6 +116,8 @@ class State:
             raise misfit_error(directory, one_line(error)) from error
         except STORAGE_ERRORS as error:
             raise StorageUnavailable(f"checkpoint storage {directory}: {one_line(error)}") from error
+        except DAMAGE as error:
+            raise StorageUnavailable(f"checkpoint {directory} is not as it was verified: {one_line(error)}") from error
 
     def _copy(self, table: Table) -> Table:
         with tf.device(self._host):  # tensors of strings need no copy, because they cannot change
@@ -140,7 +145,7 @@ def load_model(model: keras.Model, directory: Path) -> None:
     """Reads the model from a checkpoint, but not the optimizer, because the layout of its state depends on the strategy."""
     try:
         tf.train.Checkpoint(model=model).read(str(directory / PREFIX)).expect_partial().assert_existing_objects_matched()
-    except (AssertionError, ValueError, tf.errors.OpError) as error:
+    except (AssertionError, ValueError, *DAMAGE) as error:
         raise BadConfiguration(f"checkpoint {directory} does not fit the model: {one_line(error)}") from error
 
 

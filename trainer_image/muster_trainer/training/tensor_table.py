@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from muster_contract.errors import BadConfiguration, StorageUnavailable
+from muster_contract.text import printable
 from muster_trainer.checkpoint import files, tensor_files
-from muster_trainer.checkpoint.tensor_files import INDEX, ITEM_BYTES, Block, Chunk, Stored, index_of
+from muster_trainer.checkpoint.tensor_files import INDEX, ITEM_BYTES, Block, Chunk, Numbers, Stored, index_of
 from muster_trainer.training.engine import Part
 
 Value = TypeVar("Value")
-Numbers = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def check_names_and_shapes(stored: Mapping[str, Stored], shapes: Mapping[str, Nu
     """Raises ValueError if the checkpoint has other tensors than the job."""
     for name in sorted(stored.keys() | shapes.keys()):
         if name not in shapes:
-            raise ValueError(f"it has {name}, which the job does not have")
+            raise ValueError(f"it has {printable(name)}, which the job does not have")
         if name not in stored:
             raise ValueError(f"it has no {name}, which the job has")
         if stored[name].shape != shapes[name]:
