@@ -118,10 +118,13 @@ def test_what_the_users_code_does_wrong_is_one_line_that_names_it(more: str, exp
     (tmp_path / "broken.py").write_text(f"{(EXAMPLES / 'cancer_jax.py').read_text()}\n\n{more}\n")
     document = trainer(None, module="broken", batch={"globalSize": 64})
     with world("JAX", document, PYTHONPATH=str(tmp_path)) as running:
-        assert running.finish() == [10, 10], running.story()
-    message = proofs.last_error(running)["message"]
-    assert message.startswith("module broken: ")
-    assert expected in message
+        codes = running.finish()
+    # A rank that still joins the world when the other one ends reports that, or JAX aborts it.
+    assert 10 in codes, running.story()
+    assert set(codes) <= {10, 20, -signal.SIGABRT}, running.story()
+    messages = [error["message"] for error in running.events("error") if error["reason"] == "UserError"]
+    assert messages, running.story()
+    assert all(message.startswith("module broken: ") and expected in message for message in messages)
     assert "Traceback" not in "".join(running.output)
 
 

@@ -121,7 +121,8 @@ def _without_repeats(events: Iterable[Event]) -> list[Event]:
     events = list(events)
     progress = [event for event in events if isinstance(event, Step | Commit)]
     reported = {(type(event), event.attempt, event.step) for event in progress if event.rank == 0}
-    resumed = {event.attempt: event.step for event in events if isinstance(event, Resumed)}
+    of_ranks = sorted((event for event in events if isinstance(event, Resumed)), key=lambda event: event.rank, reverse=True)
+    resumed = {event.attempt: event.step for event in of_ranks}  # rank 0 counts: in an own loop, another may read a newer commit of it
     done: dict[int, str | None] = {}
     single: list[Event] = []
     for event in progress:

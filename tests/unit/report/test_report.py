@@ -134,6 +134,14 @@ def test_a_step_that_a_later_attempt_only_reports_again_is_not_redone() -> None:
     assert [(each.attempt, each.step) for each in found.redone] == [(0, 2), (2, 3)]
 
 
+def test_the_step_that_rank_0_resumes_from_counts() -> None:
+    """Rank 1 of an own loop may read a commit that rank 0 has made since it resumed."""
+    starts = [Resumed(rank=rank, attempt=1, step=done, time=time) for rank, done, time in ((0, 1, 4), (1, 3, 6.5))]
+    again = [step(number, attempt=1, end=4 + number / 2) for number in (2, 3, 4)]
+    found = history_of([Resumed(rank=0, attempt=0, step=0, time=0.5), *(step(each, end=each) for each in (1, 2, 3)), *starts, *again])
+    assert [each.step for each in found.redone] == [2, 3]
+
+
 def test_runs_of_different_length_are_not_identical() -> None:
     one = history([step(1, end=1)], spans={0: (0, 1)})
     two = history([step(1, end=1), step(2, end=2)], spans={0: (0, 2)})

@@ -30,3 +30,19 @@ def test_other_errors_and_those_of_a_world_of_one_are_passed_on() -> None:
         raise ValueError("shapes differ")
     with pytest.raises(ValueError, match="Gloo"), world_of(1).peers():
         raise ValueError(LOST)
+
+
+def test_a_peer_that_ends_before_it_names_its_devices_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX has the plain class of Python for this error."""
+    ended = "Unable to initialize backend 'cpu': UNAVAILABLE: recvmsg:Connection reset by peer"
+
+    def fail() -> None:
+        raise RuntimeError(ended)
+
+    monkeypatch.setattr(jax, "devices", fail)
+    monkeypatch.setenv("JAX_NUM_PROCESSES", "2")
+    with pytest.raises(PeerLost, match="Connection reset by peer"):
+        World()
+    monkeypatch.setenv("JAX_NUM_PROCESSES", "1")
+    with pytest.raises(RuntimeError, match="Unable to initialize"):
+        World()

@@ -36,7 +36,7 @@ class World:
     """All devices of all processes, in the order of their processes. They are one axis, over which data are distributed."""
 
     def __init__(self) -> None:
-        devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
+        devices = sorted(_devices(), key=lambda device: (device.process_index, device.id))
         self.rank, self.size = jax.process_index(), jax.process_count()
         self.mesh = Mesh(np.array(devices), (AXIS,))
         self.platform: str = devices[0].platform
@@ -91,6 +91,16 @@ class World:
         """Waits for the other processes, because otherwise the end of this process would look like a lost peer to them."""
         with suppress(jax.errors.JaxRuntimeError):
             jax.distributed.shutdown()
+
+
+def _devices() -> list[jax.Device]:
+    """The devices of all processes. Raises PeerLost if a process has ended before it could name its own."""
+    try:
+        return jax.devices()
+    except RuntimeError as error:
+        if int(os.environ.get("JAX_NUM_PROCESSES", "1")) > 1 and _PEER_LOST.search(str(error)):
+            raise PeerLost(f"the devices of a peer are unknown: {_line(error)}") from error
+        raise
 
 
 def join() -> World:

@@ -57,9 +57,10 @@ def with_goodput(old: TrainingJobStatus, new: TrainingJobStatus, facts: Facts) -
     parts = _moved(parts, Part.PRODUCTIVE, Part.CHECKPOINT, seconds=_saved(old, new))
     steps = (old.goodput.productive_steps if old.goodput else None) or 0
     gained = _steps_gained(old, new)
-    if gained < 0 and steps:
-        lost = min(-gained, steps) / steps
-        parts = _moved(parts, Part.PRODUCTIVE, Part.REDONE, seconds=parts[Part.PRODUCTIVE] * lost)
+    lost = min(max(-gained, _steps_lost(old, new)), steps)
+    if lost:
+        done = steps + gained + lost  # every time that a step was done counts
+        parts = _moved(parts, Part.PRODUCTIVE, Part.REDONE, seconds=parts[Part.PRODUCTIVE] * lost / max(done, lost))
     return replace(new, goodput=_reported(parts, steps=max(0, steps + gained)))
 
 
@@ -155,6 +156,12 @@ def _unbooked_training(old: TrainingJobStatus, new: TrainingJobStatus, facts: Fa
     first = new.world.first_step_time if new.world else None
     before = old.world.first_step_time if old.world and new.world and old.world.attempt == new.world.attempt else None
     return (facts.now - first).total_seconds() if first and before is None else 0.0
+
+
+def _steps_lost(old: TrainingJobStatus, new: TrainingJobStatus) -> int:
+    """The steps that the attempt must redo, when it has resumed since the last write. It may have redone them since then as well."""
+    record, before = newest(new), record_of(old, new.attempt)
+    return (record.steps_lost or 0) if record is not None and (before is None or before.step_resumed is None) else 0
 
 
 def _steps_gained(old: TrainingJobStatus, new: TrainingJobStatus) -> int:
