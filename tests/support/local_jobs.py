@@ -46,6 +46,7 @@ def save(step, reason):
         (folder / "new").replace(folder / "step")
         tell(event="commit", step=step, path=f"step-{step}", seconds=0.0, bytes=1, reason=reason)
 
+begun = int((folder / "step").read_text()) if (folder / "step").exists() else 0  # before the others know this rank, so that none saves yet
 world = Path(f"world-{os.environ['MASTER_PORT']}")  # the port changes with the attempt
 world.mkdir(exist_ok=True)
 (world / str(rank)).touch()
@@ -54,7 +55,6 @@ while len(list(world.iterdir())) < int(os.environ["WORLD_SIZE"]):
     if stop:
         sys.exit(22)
 
-begun = int((folder / "step").read_text()) if (folder / "step").exists() else 0
 if begun:
     seconds = float(sys.argv[3]) if len(sys.argv) > 3 else 0.0
 print("rank", rank, "goes on from step", begun, flush=True)

@@ -51,16 +51,13 @@ def with_goodput(old: TrainingJobStatus, new: TrainingJobStatus, facts: Facts) -
         parts = _moved(parts, part, Part.RECOVERING, seconds=_undetected(old, new, facts))
     if not reports_steps(new, facts):
         return replace(new, goodput=_goodput(parts, old.goodput or Goodput()))
+    steps, gained = (old.goodput.productive_steps if old.goodput else None) or 0, _steps_gained(old, new)
+    if lost := min(max(-gained, _steps_lost(old, new)), steps):
+        parts = _moved(parts, Part.PRODUCTIVE, Part.REDONE, seconds=parts[Part.PRODUCTIVE] * lost / steps)
     if part is not Part.PRODUCTIVE:
         parts = _moved(parts, part, Part.PRODUCTIVE, seconds=_unbooked_training(old, new, facts))
     parts = _moved(parts, Part.UNREPORTED, Part.STARTING, seconds=parts[Part.UNREPORTED])
     parts = _moved(parts, Part.PRODUCTIVE, Part.CHECKPOINT, seconds=_saved(old, new))
-    steps = (old.goodput.productive_steps if old.goodput else None) or 0
-    gained = _steps_gained(old, new)
-    lost = min(max(-gained, _steps_lost(old, new)), steps)
-    if lost:
-        done = steps + gained + lost  # every time that a step was done counts
-        parts = _moved(parts, Part.PRODUCTIVE, Part.REDONE, seconds=parts[Part.PRODUCTIVE] * lost / max(done, lost))
     return replace(new, goodput=_reported(parts, steps=max(0, steps + gained)))
 
 
