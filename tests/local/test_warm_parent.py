@@ -129,12 +129,7 @@ def test_a_prepared_process_takes_the_next_launch(parent: WarmParent, environ: d
     assert parent.await_ready(INBOX)
     parent.prepare(PREPARE)
     [prepared] = parent.prepared
-    limit = time.monotonic() + DEADLINE
-    while parent.prepared:  # until it is ready, launches get new forks
-        process = parent.start(Launch(0, (), environ))
-        assert process is not None
-        assert _exit_code(process) == 11
-        assert time.monotonic() < limit
+    *_, process = _started_until_none_is_prepared(parent, environ)
     assert process.pid == prepared
     assert "spec.trainer.task: there is no task 'unknown'" in os.read(process.stderr, 65536).decode()
 
@@ -194,13 +189,8 @@ def test_a_prepared_process_takes_no_launch_with_another_number_of_threads(paren
     assert parent.await_ready(INBOX)
     parent.prepare(PREPARE)
     [prepared] = parent.prepared
-    limit = time.monotonic() + DEADLINE
-    while parent.prepared:  # until it is ready, launches get new forks
-        process = parent.start(Launch(0, (), {**environ, "OMP_NUM_THREADS": "2"}))
-        assert process is not None
+    for process in _started_until_none_is_prepared(parent, {**environ, "OMP_NUM_THREADS": "2"}):
         assert process.pid != prepared
-        assert _exit_code(process) == 11
-        assert time.monotonic() < limit
     _wait_for_end(prepared)
 
 
@@ -243,6 +233,18 @@ def test_a_prepared_process_ends_with_its_parent(parent: WarmParent) -> None:
     [prepared] = parent.prepared
     parent.close()
     _wait_for_end(prepared)
+
+
+def _started_until_none_is_prepared(parent: WarmParent, environ: dict[str, str]) -> Iterator[Process]:
+    """Starts processes, one after the other, until one has taken the place of the prepared one, or that one has ended. Until it is ready,
+    launches get new forks."""
+    limit = time.monotonic() + DEADLINE
+    while parent.prepared:
+        process = parent.start(Launch(0, (), environ))
+        assert process is not None
+        assert _exit_code(process) == 11
+        assert time.monotonic() < limit
+        yield process
 
 
 def _wait_for_end(pid: int) -> None:

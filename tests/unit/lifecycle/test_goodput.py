@@ -5,20 +5,26 @@ from __future__ import annotations
 import pytest
 
 from muster.api.status import Goodput, Phases
-from tests.unit.lifecycle.lifecycle_cases import at, failed, replica, report, running, running_story
+from tests.unit.lifecycle.lifecycle_cases import Story, at, failed, replica, report, running, running_story
 
 
 def total(books: Goodput) -> float:
     return sum(seconds or 0.0 for name, seconds in vars(books).items() if name.endswith("_seconds"))
 
 
-def test_every_second_is_in_one_part_and_lost_steps_move_to_redone() -> None:
+def restarted_after_step_50() -> Story:
+    """Attempt 0 has done a step a second from second 15 on, has saved step 40, and has failed at second 65. Attempt 1 runs."""
     story = running_story(1)
     story.see(replica(report=report(step=1)), seconds=15)
     story.see(replica(report=report(step=50, checkpoint={"step": 40, "path": "c"})), seconds=65)
     story.see(failed(code=31, seconds=65, report=report(step=50)), seconds=65.5)
     story.see(seconds=67)
     story.see(replica(attempt=1), seconds=70)
+    return story
+
+
+def test_every_second_is_in_one_part_and_lost_steps_move_to_redone() -> None:
+    story = restarted_after_step_50()
     story.see(replica(attempt=1, report=report(attempt=1, step=41, resumed={"committedStep": 40, "step": 40, "path": "c"})), seconds=75)
     story.see(replica(attempt=1, phase="Succeeded", last_words=None), seconds=100)
     books = story.status.goodput
@@ -33,12 +39,7 @@ def test_every_second_is_in_one_part_and_lost_steps_move_to_redone() -> None:
 
 
 def test_steps_that_are_redone_before_the_first_report_count_as_redone() -> None:
-    story = running_story(1)
-    story.see(replica(report=report(step=1)), seconds=15)
-    story.see(replica(report=report(step=50, checkpoint={"step": 40, "path": "c"})), seconds=65)
-    story.see(failed(code=31, seconds=65, report=report(step=50)), seconds=65.5)
-    story.see(seconds=67)
-    story.see(replica(attempt=1), seconds=70)
+    story = restarted_after_step_50()
     story.see(replica(attempt=1, report=report(attempt=1, step=60, resumed={"committedStep": 40, "step": 40, "path": "c"})), seconds=90)
     books = story.status.goodput
     assert books is not None
