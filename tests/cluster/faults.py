@@ -145,15 +145,16 @@ def delete_all(job: ClusterJob, replica: str) -> None:
 
 
 def kill_again(job: ClusterJob, replica: str) -> None:
+    attempt = job.status["attempt"]
     kill_process(job, replica)
-    job.wait_until("a second world", lambda status: world_is_ready(status, attempt=1))
-    kill_process(job, job.replicas[0])
+    job.wait_until("a second world", lambda status: world_is_ready(status, attempt=attempt + 1))
+    kill_process(job, job.members[0])
 
 
 def cut_network(job: ClusterJob, replica: str) -> None:
     """Between it and rank 0 nothing comes through until the world is given up: the next one comes up between the same pods."""
-    cluster = job.ground.cluster
-    pods = [job.pod(name) for name in (job.replicas[0], replica)]
+    cluster, attempt = job.ground.cluster, job.status["attempt"]
+    pods = [job.pod(name) for name in (job.members[0], replica)]
     one, other = (pod["status"]["podIP"] for pod in pods)
     rules = [
         (pod["spec"]["nodeName"], "FORWARD", "--source", source, "--destination", goal, "--jump", "DROP")
@@ -163,7 +164,7 @@ def cut_network(job: ClusterJob, replica: str) -> None:
     for node, *rule in rules:
         cluster.execute(node, "iptables", "--insert", *rule)
     try:
-        job.wait_until("another attempt", lambda status: status.get("attempt", 0) > 0)
+        job.wait_until("another attempt", lambda status: status.get("attempt", 0) > attempt)
     finally:
         for node, *rule in rules:
             cluster.execute(node, "iptables", "--delete", *rule)

@@ -8,33 +8,14 @@ from collections.abc import Callable
 
 import pytest
 
-from local_cluster import Cluster
-from local_cluster.installation import NAMESPACE, Installation
+from local_cluster.installation import Installation
 from tests.chaos.matrix import parametrised
 from tests.cluster.faults import FAULTS, Moment, check_succeeded
 from tests.support.cluster_jobs import ClusterJob, Ground, digits, of_matrix
+from tests.support.outages import answers, kill_operator, wait_for_operator, without_api_server
 
-MANIFESTS = "/etc/kubernetes/manifests"
 KILLS = 8
 Uninterrupted = Callable[[str], ClusterJob]
-
-
-def kill_operator(muster: Installation) -> None:
-    """SIGKILL, and a new pod at once: the kubelet would wait longer and longer before it restarts the same one."""
-    pod = muster.operator_pod()["metadata"]["name"]
-    muster.cluster.kill_container(NAMESPACE, pod, "operator")
-    muster.cluster.kubectl("delete", "pod", "--namespace", NAMESPACE, pod, "--force", "--grace-period=0")
-
-
-def wait_for_operator(muster: Installation) -> None:
-    def runs() -> bool:
-        try:
-            pod = muster.operator_pod()
-        except LookupError:
-            return False
-        return any(each["state"].get("running") for each in pod["status"].get("containerStatuses", ()))
-
-    muster.cluster.wait_until("an operator runs", runs, timeout=180)
 
 
 @pytest.mark.timeout(900)
@@ -81,18 +62,12 @@ def test_a_job_trains_on_while_the_api_server_is_down(
     moment = Moment.of(seed, last=100, replicas=training.replicas)
     training.wait_for_step(moment.step)
     pod = training.pod(moment.replica)
-    cluster, control_plane = ground.cluster, ground.cluster.nodes()[0].name
-    cluster.execute(control_plane, "mv", f"{MANIFESTS}/kube-apiserver.yaml", "/etc/kubernetes/")
-    try:
-        cluster.wait_until("the API server is away", lambda: not answers(cluster), timeout=180)
+    with without_api_server(ground.cluster):
         if seed % 2:
             task = pod["status"]["containerStatuses"][0]["containerID"].rpartition("/")[2]
             node = pod["spec"]["nodeName"]
-            cluster.execute(node, "ctr", "--namespace", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", task)
+            ground.cluster.execute(node, "ctr", "--namespace", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", task)
         time.sleep(30)  # is the fault
-    finally:
-        cluster.execute(control_plane, "mv", "/etc/kubernetes/kube-apiserver.yaml", f"{MANIFESTS}/")
-    cluster.wait_until("the API server is back", lambda: answers(cluster), timeout=240)
     if seed % 2:
         check_succeeded(training, like, attempts=2, infrastructure=1)
     else:
@@ -110,7 +85,3 @@ def test_a_job_trains_on_while_etcd_restarts(seed: int, ground: Ground, uninterr
     cluster.kill_container("kube-system", etcd["metadata"]["name"], "etcd")
     cluster.wait_until("the API server answers", lambda: answers(cluster), timeout=180)
     check_succeeded(job, like, attempts=1)
-
-
-def answers(cluster: Cluster) -> bool:
-    return cluster.try_kubectl("get", "--raw", "/readyz", "--request-timeout=3s")

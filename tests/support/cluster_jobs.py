@@ -148,8 +148,14 @@ class ClusterJob(RunningJob):
     def pods(self) -> list[Manifest]:
         return self.ground.items("pods", f"muster.dev/job-name={self.name}")
 
+    @property
+    def members(self) -> list[str]:
+        """The replicas of the world in the order of their ranks, with the suffixes of their pods, such as worker-1-3."""
+        keys = ("role", "index", "suffix")
+        return ["-".join(str(member[key]) for key in keys if key in member) for member in self.status["world"]["members"]]
+
     def pod(self, replica: str) -> Manifest:
-        """The pod of a replica, such as worker-1. Raises ClusterError if there is none."""
+        """The pod of a replica, such as worker-1 or worker-1-3. Raises ClusterError if there is none."""
         pods = [pod for pod in self.pods() if pod["metadata"]["name"] == f"{self.name}-{replica}"]
         if not pods:
             raise ClusterError(f"{self.name} has no pod {replica}\n{self.story()}")

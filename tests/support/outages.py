@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from local_cluster import Cluster
-from local_cluster.installation import NAMESPACE
+from local_cluster.installation import NAMESPACE, Installation
 from tests.support.cluster_jobs import ClusterJob, Manifest
 
 DEADLINE_SECONDS = 180.0
+MANIFESTS = "/etc/kubernetes/manifests"
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def delete_pod(job: ClusterJob, replica: str) -> None:
 def lone_replica(job: ClusterJob) -> str:
     """The replica of the world whose node has no operator and no other replica of the world."""
     safe = operator_nodes(job.ground.cluster)
-    names = [f"{member['role']}-{member['index']}" for member in job.status["world"]["members"]]
+    names = job.members
     away = [name for name in names if job.pod(name)["spec"]["nodeName"] not in safe]
     assert len(away) == 1, f"not one of {names} is alone on a node without the operator: {away}\n{job.story()}"
     return away[0]
@@ -70,6 +71,42 @@ def operator_pods(cluster: Cluster) -> list[Manifest]:
 
 def operator_nodes(cluster: Cluster) -> set[str]:
     return {pod["spec"]["nodeName"] for pod in operator_pods(cluster)}
+
+
+def kill_operator(muster: Installation) -> None:
+    """SIGKILL, and a new pod at once: the kubelet would wait longer and longer before it restarts the same one."""
+    pod = muster.operator_pod()["metadata"]["name"]
+    muster.cluster.kill_container(NAMESPACE, pod, "operator")
+    muster.cluster.kubectl("delete", "pod", "--namespace", NAMESPACE, pod, "--force", "--grace-period=0")
+
+
+def wait_for_operator(muster: Installation) -> None:
+    def runs() -> bool:
+        try:
+            pod = muster.operator_pod()
+        except LookupError:
+            return False
+        return any(each["state"].get("running") for each in pod["status"].get("containerStatuses", ()))
+
+    muster.cluster.wait_until("an operator runs", runs, timeout=180)
+
+
+@contextmanager
+def without_api_server(cluster: Cluster) -> Iterator[None]:
+    """The API server is away. It answers again at the end."""
+    control_plane = cluster.nodes()[0].name
+    cluster.execute(control_plane, "mv", f"{MANIFESTS}/kube-apiserver.yaml", "/etc/kubernetes/")
+    try:
+        cluster.wait_until("the API server is away", lambda: not answers(cluster), timeout=180)
+        yield
+    finally:
+        cluster.execute(control_plane, "mv", "/etc/kubernetes/kube-apiserver.yaml", f"{MANIFESTS}/")
+        cluster.wait_until("the API server is back", lambda: answers(cluster), timeout=240)
+
+
+def answers(cluster: Cluster) -> bool:
+    """Whether the API server answers."""
+    return cluster.try_kubectl("get", "--raw", "/readyz", "--request-timeout=3s")
 
 
 def with_spare_beside_operator(job: ClusterJob, spare: str) -> None:
