@@ -64,8 +64,8 @@ class Store:
         return path
 
     def rescue_directory(self, step: int, number: int = 0) -> Location:
-        """The directory of a checkpoint at `step` that one rank saves alone. Other ranks may still write to that of `begin`, and to those
-        with a lower `number`."""
+        """The directory of a rescue at `step`, by one rank or by several together. Other ranks may still write to that of `begin`, and to
+        those with a lower `number`."""
         return self.directory / rescue_name(step, self.fence, number)
 
     def begin_rescue(self, path: Location) -> bool:

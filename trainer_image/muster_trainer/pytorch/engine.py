@@ -84,7 +84,6 @@ class TorchEngine:
         self.shards = self._shards() if notices_loss and Connections.can_be_closed else ()
         self.rescues = bool(self.shards) or (is_whole and (spec.checkpoint is not None or self.memory is not None or survives))
         self._voted_step: int | None = None
-        self._is_updating = False
         self._buffers = _Buffers(self.parallel.module, are_copied=self.rescues)
         self._connections.complete()
 
@@ -226,9 +225,10 @@ class TorchEngine:
         )
 
     def _update(self, step: int) -> None:
-        self._is_updating = True
+        """Updates the state. If an optimizer of the user fails within, the state is that of no step, and this rank must not save it."""
+        rescues, self.rescues = self.rescues, False
         self.parallel.update(step)
-        self._is_updating = False
+        self.rescues = rescues
 
     def _read(self, data: Any, requests: Iterable[Request]) -> InputStream:
         position = self.parallel.layout.data_parallel_rank
@@ -283,7 +283,7 @@ class TorchEngine:
         self._voted_step = None
 
     def rescue(self, directory: Path) -> Part | None:
-        if not self.rescues or self._is_updating:
+        if not self.rescues:
             return None
         self._buffers.restore()
         return self._part(directory, room=0, alone=True)
@@ -327,7 +327,7 @@ class _Tally:
 
 
 class _Buffers:
-    """The buffers of the model before a step. The passes change them, and a rank that saves alone after its peers are lost undoes that."""
+    """The buffers of the model before a step. The passes change them, and a rank that saves after its peers are lost undoes that."""
 
     def __init__(self, module: nn.Module, *, are_copied: bool) -> None:
         self._module, self._are_copied = module, are_copied
