@@ -67,7 +67,7 @@ def test_the_newest_step_with_all_shards_counts(left: Mapping[int, Standing], st
 
 
 @given(groups=st.integers(2, 3), size=st.integers(1, 4), seed=st.integers(0, 10**6))
-def test_all_ranks_choose_one_step_in_whatever_order_they_come(groups: int, size: int, seed: int) -> None:
+def test_all_ranks_choose_one_step_in_any_order_of_their_notes(groups: int, size: int, seed: int) -> None:
     """Ranks are lost in a step, before or between its votes. No rank that is left loses a step that it has finished, if all shards are
     left, and no rank chooses a step that others do not."""
     drawn = random.Random(seed)
