@@ -177,7 +177,10 @@ class Saver:
         """The parts of all shards. This rank writes its own at the time `write_at`, unless another rank has written that shard. None if
         another rank has committed."""
         rank, shards, is_written = self.engine.rank, self.engine.shards, False
-        while not is_committed(flight.directory):
+        while True:
+            with files.storage(flight.directory):
+                if is_committed(flight.directory):
+                    return None
             parts = meeting.parts(flight.directory)
             if holds_all(parts, shards):
                 return [parts[each] for each in first_of_each(parts, shards)]
@@ -188,13 +191,13 @@ class Saver:
                 time.sleep(TURN)
                 continue
             try:
-                files.make_directory(flight.directory)
+                with files.storage(flight.directory):
+                    files.make_directory(flight.directory)
                 meeting.add_part(flight.directory, rank, self._write(flight.part, flight.staging, flight.directory))
             except BaseException:
                 self.store.withdraw(flight.directory, rank)
                 raise
             is_written = True
-        return None
 
     def _commit_rescue(self, flight: _Flight, parts: list[Any] | None = None) -> None:
         """Commits `parts`, or writes that of this rank first, which has all of the state."""
