@@ -3,8 +3,9 @@
 DIRECTORY/attempts/FENCE.json           an attempt has begun, and the step from which it resumed
 DIRECTORY/step-STEP-FENCE/manifest.json  what a checkpoint holds
 DIRECTORY/step-STEP-FENCE/COMMITTED      the checkpoint is complete: it holds the SHA-256 of the manifest
-DIRECTORY/step-STEP-FENCE-rescue/        a checkpoint as well, which one rank has saved alone after it lost its peers
-DIRECTORY/step-STEP-FENCE-rescue/CLAIM   the rank that created it writes this checkpoint, and no other one
+DIRECTORY/step-STEP-FENCE-rescue/        a checkpoint as well, which ranks have saved, alone or together, after they lost a peer
+DIRECTORY/step-STEP-FENCE-rescue/CLAIM   the rank that created it writes this checkpoint, or commits what ranks have written together
+DIRECTORY/step-STEP-FENCE-rescue/standing-RANK.json, part-RANK.json  notes of ranks that save together
 DIRECTORY/step-STEP-FENCE-rescue-1/      the same, if the rank of the claim did not commit in time; the next one is -2
 DIRECTORY/tensorboard/                   summaries
 DIRECTORY/history/FENCE/                 what the replicas left of an attempt (muster_contract.history)
@@ -63,8 +64,8 @@ def checkpoint_name(step: int, fence: Fence) -> str:
 
 
 def rescue_name(step: int, fence: Fence, number: int = 0) -> str:
-    """The folder of the checkpoint that a rank of the attempt with this fence saves alone at `step`. Each rank that does so has another
-    `number`."""
+    """The folder of a rescue at `step` by the attempt with this fence. Each rank that saves alone has another `number`. Ranks that save
+    together take the next `number` for each try."""
     return checkpoint_name(step, fence) + _RESCUE + (f"-{number}" if number else "")
 
 

@@ -209,7 +209,8 @@ class Resumed(Event):
 
 @event("wholeState")
 class WholeState(Event):
-    """The rank holds the whole state after each step from now on, and saves it alone if it loses its peers. From every such rank."""
+    """The rank saves the state after its last step if it loses its peers: alone, if it holds the whole state, or with other ranks. From
+    every such rank."""
 
     waits: bool = wire_field(default=False, doc="Whether it then waits for the next attempt, and goes on in the same process.")
 
@@ -231,7 +232,7 @@ class Survived(Event):
 
 @event("step")
 class Step(Event):
-    """The end of a training step. From rank 0, and from a rank that saves alone: its last step."""
+    """The end of a training step. From rank 0, and from a rank that has lost its peers and saves: its last step."""
 
     step: int = _step(doc="Steps done, from 1.")
     total_steps: int | None = _step(default=None, doc="Steps of the whole training.")

@@ -45,7 +45,7 @@ class RunState:
     snapshot: Snapshot | None = None
     resumed: Resumed | None = None
     rescues: bool = False
-    """Whether a process holds the whole state, and saves it alone if it loses its peers."""
+    """Whether a process saves the state after its last step if it loses its peers."""
     waits: bool = False
     """Whether a process that loses its peers waits for the next attempt."""
     evaluation: Evaluation | None = None
@@ -133,7 +133,7 @@ def _newest_commit(state: RunState, event: Save) -> Commit | None:
 
 def _with_step(state: RunState, event: Step) -> RunState:
     if event.rank and state.progress and event.step <= state.progress.step:
-        return state  # the event of a rank that saves alone; another rank has reported this step
+        return state  # the event of a rank that has lost its peers; another rank has reported this step
     recent = (*state.recent, (event.samples, event.seconds))[-RATE_STEPS:]
     seconds = sum(seconds for _, seconds in recent)
     rate = round(sum(samples for samples, _ in recent) / seconds, 3) if seconds > 1e-9 else None

@@ -68,6 +68,19 @@ def test_a_table_is_read_in_any_boxes(folder: Path, written: list[int], first: i
     assert np.array_equal(target, WHOLE[first:end, column:])
 
 
+def test_a_box_that_several_ranks_have_written_is_listed_once(tmp_path: Path) -> None:
+    """As in a rescue by several ranks, which do not share out what they all have."""
+    box, chunks = Box.whole("one", "float32", (9, 7)), []
+    for rank in (2, 1):
+        file = tensor_table.file_of(rank)
+        part = tensor_table.part(tmp_path, file, {box: WHOLE}, lambda values: values.reshape(-1).view(np.uint8).data, copied=True)
+        chunks.append(part.write()[1])
+    part.finish(chunks)
+    sizes = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+    stored = parse_index((tmp_path / "index.json").read_bytes(), sizes, dtypes={"float32"}, framework="numpy")
+    assert [chunk.file for chunk in stored["one"].chunks] == ["rank-00002.safetensors"]
+
+
 def test_a_file_that_is_gone_is_an_error_of_the_storage(tmp_path: Path) -> None:
     box = Box.whole("one", "float32", (9, 7))
     part = tensor_table.part(tmp_path, "one.safetensors", {box: WHOLE}, lambda values: values.reshape(-1).view(np.uint8).data, copied=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.data import Order
 from muster_trainer.host.connections import Connections
 from muster_trainer.host.orders import descriptor_in
-from muster_trainer.pytorch import state
+from muster_trainer.pytorch import packing, state
 from muster_trainer.pytorch.adoption import adopt
 from muster_trainer.pytorch.compat import leave_groups, tree_leaves
 from muster_trainer.pytorch.device import device_of, fingerprint, make_deterministic
@@ -75,11 +76,14 @@ class TorchEngine:
         if self._snapshots:
             self._snapshots.bind(self.parallel, self.initial_numbers)
         # With NCCL, a kernel that waits for a lost peer blocks the device until an order aborts it.
-        is_whole = self.parallel.layout.holds_whole_model and self.world > 1 and (backend == "gloo" or takes_orders)
+        notices_loss = self.world > 1 and (backend == "gloo" or takes_orders)
+        is_whole = self.parallel.layout.holds_whole_model and notices_loss
         may_wait = task.survives and Connections.can_be_closed and takes_orders
         survives = is_whole and self.parallel.rejoins and self.memory is None and may_wait
         self.survival: Survival | None = self if survives else None
-        self.rescues = is_whole and (spec.checkpoint is not None or self.memory is not None or survives)
+        self.shards = self._shards() if notices_loss and Connections.can_be_closed else ()
+        self.rescues = bool(self.shards) or (is_whole and (spec.checkpoint is not None or self.memory is not None or survives))
+        self._voted_step: int | None = None
         self._buffers = _Buffers(self.parallel.module, are_copied=self.rescues)
         self._connections.complete()
 
@@ -100,6 +104,14 @@ class TorchEngine:
     @property
     def _has_survivors(self) -> bool:
         return self.survivor_steps is not None and self.survivor_steps.survivors > 0
+
+    def _shards(self) -> tuple[str, ...]:
+        """See `training.engine.Engine.shards`."""
+        parallel = self.parallel
+        if parallel.layout.holds_whole_model or parallel.updates_within_passes or self.memory is not None or self.spec.checkpoint is None:
+            return ()
+        shards = self.gather(packing.shard_of(parallel.module))
+        return tuple(shards) if min(Counter(shards).values()) > 1 else ()
 
     def _build_model(self) -> nn.Module:
         """The whole model, with the numbers of rank 0 on every rank."""
@@ -180,18 +192,21 @@ class TorchEngine:
             loss_sum = self.parallel.forward_backward(batch)
         with detect_peer_loss():
             self.parallel.reduce_gradients()
+            self.parallel.clip_gradients()
             self.parallel.finish_passes()
         counted = loss_sum if self.parallel.layout.counts_losses else torch.zeros_like(loss_sum)
+        self._voted_step = step
         tally = _Tally(counted, [stop, save, busy], self.input.read())
         if self.rescues:
             tally.wait()  # the update needs no peer: if one is lost before it, the state is still that of the last step
+            self._voted_step = None
             self._buffers.drop()
         is_skipped = self.task.config.nanLoss == "Skip" and not np.isfinite(tally.wait()[0])
         update_started = time.monotonic()
         if not is_skipped:
             if self._snapshots:
                 self._snapshots.before_update()
-            self.parallel.update(step)
+            self._update(step)
         update_seconds = time.monotonic() - update_started
         loss, *votes = tally.wait()
         self.input.merge(votes[3:])
@@ -208,6 +223,12 @@ class TorchEngine:
             own_seconds=own_seconds,
             measures_passes=ready > 0,
         )
+
+    def _update(self, step: int) -> None:
+        """Updates the state. If an optimizer of the user fails within, the state is that of no step, and this rank must not save it."""
+        rescues, self.rescues = self.rescues, False
+        self.parallel.update(step)
+        self.rescues = rescues
 
     def _read(self, data: Any, requests: Iterable[Request]) -> InputStream:
         position = self.parallel.layout.data_parallel_rank
@@ -250,6 +271,17 @@ class TorchEngine:
             self.parallel.sync_buffers()
             return self._part(directory, room=room)
 
+    @property
+    def can_advance(self) -> bool:
+        return bool(self.shards) and self._voted_step is not None
+
+    def advance(self, *, skip: bool) -> None:
+        assert self._voted_step is not None
+        self._buffers.drop()
+        if not skip:
+            self._update(self._voted_step)
+        self._voted_step = None
+
     def rescue(self, directory: Path) -> Part | None:
         if not self.rescues:
             return None
@@ -261,9 +293,8 @@ class TorchEngine:
 
     def _part(self, directory: Path, *, room: int, alone: bool = False) -> Part:
         parallel = self.parallel
-        return state.part_to_save(
-            directory, parallel.module, parallel.optimizer, initial_numbers=self.initial_numbers, room=room, alone=alone
-        )
+        numbers, alone_as = self.initial_numbers, self.rank if alone else None
+        return state.part_to_save(directory, parallel.module, parallel.optimizer, initial_numbers=numbers, room=room, alone_as=alone_as)
 
     def load(self, directory: Path) -> None:
         gather(self, lambda: state.load(directory, self.parallel.module, self.parallel.optimizer, self.shapes))
@@ -296,7 +327,7 @@ class _Tally:
 
 
 class _Buffers:
-    """The buffers of the model before a step. The passes change them, and a rank that saves alone after its peers are lost undoes that."""
+    """The buffers of the model before a step. The passes change them, and a rank that saves after its peers are lost undoes that."""
 
     def __init__(self, module: nn.Module, *, are_copied: bool) -> None:
         self._module, self._are_copied = module, are_copied

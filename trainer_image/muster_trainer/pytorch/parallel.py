@@ -168,8 +168,6 @@ class ParallelModel:
 
     def start_step(self, batch: Batch) -> None:
         """Runs before the passes of a step, on all ranks."""
-        with detect_peer_loss():
-            self.sync_buffers()
 
     def forward_backward(self, batch: Batch) -> torch.Tensor:
         """Computes this rank's part of the gradient of (sum of losses / number of samples). Returns its sum of losses, in float64."""
@@ -198,8 +196,16 @@ class ParallelModel:
         if self._reduces_over is not None and self.layout.data_parallel_size > 1:
             gradients.all_reduce(self.module.parameters(), self._reduces_over)
 
+    def clip_gradients(self) -> None:
+        """Clips the gradients of the whole batch. It runs before the votes, because it may need the other ranks."""
+        if limit := self.context.task.config.gradientClipNorm:
+            copies = None if self.layout.holds_whole_model else self.layout.gradient_copies
+            gradients.clip(self.module.parameters(), limit, copies=copies)
+
     def finish_passes(self) -> None:
-        """Runs after the passes of a step and before its votes, on all ranks."""
+        """Runs after the passes of a step and before its votes, on all ranks. Buffers are sent here, so that no rank needs another one's
+        between two steps."""
+        self.sync_buffers()
 
     def gradients_ready_at(self) -> float:
         """The time (`time.monotonic`) at which this rank's gradients were ready. From then on it only waited for other ranks.
@@ -209,11 +215,7 @@ class ParallelModel:
         return 0.0
 
     def update(self, step: int) -> None:
-        """Clips the gradients and steps the optimizer."""
-        if limit := self.context.task.config.gradientClipNorm:
-            copies = None if self.layout.holds_whole_model else self.layout.gradient_copies
-            with detect_peer_loss():
-                gradients.clip(self.module.parameters(), limit, copies=copies)
+        """Steps the optimizer."""
         set_rates(self.optimizer, rate_share(self.context.task, step))
         self.optimizer.step()
 

@@ -39,20 +39,21 @@ def part_to_save(
     *,
     initial_numbers: Groups = (),
     room: int,
-    alone: bool = False,
+    alone_as: int | None = None,
 ) -> Part:
     """Divides the table among all ranks, and returns this rank's part. Copies the part if it takes at most `room` bytes.
 
-    With `alone`, this rank writes the whole table. `initial_numbers` is the result of `numbers_of` for the new optimizer. Raises
-    BadConfiguration if a value in the table cannot be stored.
+    Rank `alone_as` writes all that it holds, without the other ranks. `initial_numbers` is the result of `numbers_of` for the new
+    optimizer. Raises BadConfiguration if a value in the table cannot be stored.
     """
     mine = local_table(model, optimizer, initial_numbers)
     mine = {box: tensor for box, tensor in mine.items() if box.nbytes or box.sizes == box.shape}  # a shard may be empty
-    rank, world = (0, 1) if alone else (dist.get_rank(), dist.get_world_size())
-    of_all: list[Any] = [list(mine)] * world
-    if not alone:
+    own, rank = mine, alone_as
+    if rank is None:
+        rank = dist.get_rank()
+        of_all: list[Any] = [list(mine)] * dist.get_world_size()
         dist.all_gather_object(of_all, list(mine))
-    own = {box: mine[box] for box in tensor_table.share_out(of_all)[rank]}
+        own = {box: mine[box] for box in tensor_table.share_out(of_all)[rank]}
     copied = sum(box.nbytes for box in own) <= room
     if copied:
         own = {box: torch.empty_like(tensor, device="cpu").copy_(tensor) for box, tensor in own.items()}

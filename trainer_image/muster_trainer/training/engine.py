@@ -127,6 +127,9 @@ class Engine(EvaluationEngine, Ranks, Protocol):
     learning_rate: float
     rescues: bool = False
     """Whether `rescue` of this rank may return a part."""
+    shards: tuple[str, ...] = ()
+    """For each rank, a text that names its part of the state, if ranks can rescue it together: each part is on two ranks or more. Otherwise
+    empty."""
     survival: Survival | None = None
     """None if this process ends after the loss of a peer."""
     survivor_steps: SurvivorSteps | None = None
@@ -150,9 +153,19 @@ class Engine(EvaluationEngine, Ranks, Protocol):
         """This rank's part of model and optimizer, for a checkpoint in `directory`. It is copied if it takes at most `room` bytes."""
 
     def rescue(self, directory: Path) -> Part | None:
-        """The whole state after the last step, without a collective, for a rank that has lost its peers. None if this rank does not have
-        the whole state, or has begun to change it."""
+        """The whole state after the last step, without a collective, for a rank that has lost its peers. With `shards`, the part of this
+        rank. None if this rank cannot rescue, or has begun to change the state."""
         return None
+
+    @property
+    def can_advance(self) -> bool:
+        """Whether another rank may have finished a step that this rank has not, and this rank can finish it: see `advance`."""
+        return False
+
+    def advance(self, *, skip: bool) -> None:
+        """Finishes the step whose votes this rank has not received, without a collective. All ranks had its gradients before any rank
+        voted. Call it only with `can_advance`, and if another rank has finished the step. `skip`: that rank has left out the update."""
+        return
 
     def disconnect(self) -> None:
         """Makes the current collective fail, on this rank and on others. Any thread may call it."""

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from muster_contract.codes import ExitCode
@@ -42,6 +43,7 @@ from muster_trainer.tasks.module import Task, describe
 from muster_trainer.training.agreement import agree, leave, of_all
 from muster_trainer.training.engine import Engine, StepOutcome, Survival, rate_share
 from muster_trainer.training.interval import SaveInterval
+from muster_trainer.training.joint_rescue import Standing
 from muster_trainer.training.pace import Pace
 from muster_trainer.training.resume_point import ResumePoint, agree_on_resume_point, choose_and_register, of_memory
 from muster_trainer.training.saving import Saver
@@ -318,6 +320,11 @@ class Training:
             self.events.notice(NoticeReason.LOSS_NOT_FINITE, f"{problem}: its gradient {done}; further ones are not reported")
         self.had_nan_loss = True
 
+    def _has_skipped(self, done: int) -> bool:
+        """Whether the update of that step, the last one, is left out."""
+        last = self.last
+        return self.task.config.nanLoss == "Skip" and last is not None and last.step == done and not math.isfinite(last.loss_value)
+
     def _as_event(self, done: int, outcome: StepOutcome, *, samples: int, seconds: float) -> Step:
         return Step(
             step=done,
@@ -453,22 +460,29 @@ class Training:
         return ExitCode.PREEMPTED
 
     def _rescue(self) -> None:
-        """Saves the steps since the newest commit when the peers are gone, if this rank has the whole state, and time to write it.
+        """Saves the steps since the newest commit when the peers are gone, if this rank has the state, and time to write it. If the
+        state is in shards, ranks that have all of them save together.
 
         If the state can be stored in memory, writes nothing to the storage."""
         saver = self.saver
         if self._store_in_memory():
             return
         done = self.done
-        if saver is None or not self.engine.rescues or saver.seconds > RESCUE_SECONDS:
+        shards = len(set(self.engine.shards)) or 1
+        if saver is None or not self.engine.rescues or saver.seconds / shards > RESCUE_SECONDS:
             return
-        if done is None or done in (saver.step or 0, self.saved_before):
+        is_saved = done in (saver.step or 0, self.saved_before)
+        if done is None or (is_saved and not self.engine.can_advance):
             return
         self.events.phase(Activity.STOPPING)
         if self.engine.rank and self.last is not None:
             self.events.emit(self.last)  # rank 0 may have ended before it could report this step
         try:
-            saver.rescue(self._manifest(done, CommitReason.PEER_LOST))
+            if self.engine.shards:
+                standing = Standing(done, can_advance=self.engine.can_advance, skipped=self._has_skipped(done))
+                saver.rescue_together(standing, partial(self._manifest, reason=CommitReason.PEER_LOST), is_saved=is_saved)
+            else:
+                saver.rescue(self._manifest(done, CommitReason.PEER_LOST))
         except Exception as error:  # noqa: BLE001 (the attempt ends because of the lost peers)
             cause = str(error) if isinstance(error, TrainerError) else describe(error)
             message = f"the peers are gone, and step {done} could not be saved: {cause}"

@@ -87,11 +87,17 @@ def _write(directory: Path, file: str, own: dict[Box, Value], bytes_of: Callable
 
 
 def _finish(directory: Path, chunks: list[Any]) -> list[str]:
-    """Writes the index, with the chunks of all ranks. Raises OSError."""
+    """Writes the index, with the chunks of all ranks. In a rescue, several ranks may have written a chunk; the first of them counts. Raises
+    OSError."""
     tensors: dict[str, Stored] = {}
+    listed: set[tuple[str, Numbers]] = set()
     for name, dtype, shape, offsets, sizes, file, start in (chunk for own in chunks for chunk in own):
+        chunk = Chunk(tuple(offsets), tuple(sizes), file, start)
+        if (name, chunk.offsets) in listed:
+            continue
+        listed.add((name, chunk.offsets))
         before = tensors[name].chunks if name in tensors else ()
-        tensors[name] = Stored(dtype, tuple(shape), (*before, Chunk(tuple(offsets), tuple(sizes), file, start)))
+        tensors[name] = Stored(dtype, tuple(shape), (*before, chunk))
     files.write_file(directory / INDEX, index_of(tensors))
     return [INDEX]
 
