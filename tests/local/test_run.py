@@ -192,6 +192,34 @@ def test_a_run_of_a_copied_directory_ends_nothing_of_the_original(local_job: Loc
         assert local_job.status["attempt"] == 0
 
 
+def test_a_supervisor_that_is_stopped_is_killed_and_the_job_ends(local_job: LocalJob) -> None:
+    local_job.write(job())
+    with local_job.running("job.yaml") as run:
+        local_job.wait_for_commit()
+        os.kill(local_job.supervisor_of("worker-1"), signal.SIGSTOP)
+        code, output = finish(run)
+    assert code == 0, output
+    killed, last = local_job.status["attempts"]
+    assert (killed["reason"], killed["class"], killed["replica"]) == ("ProcessKilled", "Infrastructure", "worker-1")
+    assert killed["message"] == "its supervisor did not report for 8 s, so Muster killed the replica"
+    assert last["stepResumed"] > 0
+
+
+@pytest.mark.parametrize("frozen", ["supervisor", "training process"])
+def test_ctrl_c_saves_and_ends_a_run_with_a_stopped_process(local_job: LocalJob, frozen: str) -> None:
+    grace = 600  # so that the run does not end in time if the process stays stopped
+    local_job.write(job(trainer={"script": "train.py 20000 0.01"}, checkpoint={"gracePeriodSeconds": grace}))
+    with local_job.running("job.yaml") as run:
+        local_job.wait_for_commit()
+        pid = local_job.supervisor_of("worker-0") if frozen == "supervisor" else local_job.pid_of("worker-0")
+        os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, "the process is stopped")
+        run.send_signal(signal.SIGINT)
+        code, output = finish(run)
+    assert code == 21, output
+    assert local_job.status["attempts"][-1]["reason"] == "Suspended"
+
+
 def test_without_resume_or_fresh_what_is_left_of_a_run_goes_on(local_job: LocalJob) -> None:
     local_job.write(job(trainer={"script": "train.py 20000 0.01"}))
     with local_job.running("job.yaml") as run:

@@ -17,7 +17,7 @@ from muster.control.reports import Reports
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 from muster.local.errors import ConfigurationError, StorageError
 from muster.local.launch import Launch
-from muster.local.sweep import REPLICA_MARK, sweep
+from muster.local.sweep import REPLICA_MARK, continue_stopped, sweep
 from muster.report.storage import content_of, open_regular
 from muster_contract.codes import SIGNAL_BASE
 from muster_contract.reports import MAX_LAST_WORDS, LastWords
@@ -63,6 +63,7 @@ class Replica:
     deleting: datetime | None = None
     exit_code: int | None = None
     last_words: LastWords | None = None
+    killed_because: str = ""
 
     def view(self, reports: Reports) -> ReplicaView:
         received = reports.of(self.identity.uid)
@@ -79,6 +80,7 @@ class Replica:
             deleting=self.deleting,
             exit_code=self.exit_code,
             last_words=self.last_words,
+            message=self.killed_because,
             report=received.report if received else None,
             reported=received.time if received else None,
         )
@@ -140,6 +142,8 @@ class ProcessTable:
     def delete(self, uid: str, grace_seconds: float) -> None:
         """Stops a running replica, and kills it after its grace period. Removes a replica that has ended from the table.
 
+        Processes that SIGSTOP has stopped continue, so that they can save and end.
+
         A replica that is stopped stays in the table until `forget` removes it, so that the lifecycle core sees its end.
         """
         replica = self._replicas.get(uid)
@@ -153,8 +157,14 @@ class ProcessTable:
         elif replica.deleting is None:
             with suppress(ProcessLookupError):
                 replica.process.send_signal(signal.SIGTERM)
+            self._spawn(asyncio.to_thread(continue_stopped, REPLICA_MARK, uid))
             self._spawn(self._kill(replica, after=grace_seconds + REAP_SECONDS))
         replica.deleting = replica.deleting or self._now()
+
+    def kill(self, replica: Replica, reason: str) -> None:
+        """Kills all processes of a running replica at once. `reason` is the message of its end."""
+        replica.killed_because = reason
+        self._spawn(self._kill(replica, after=0))
 
     def forget(self, replicas: Iterable[Replica]) -> None:
         """Removes replicas from the table. They were stopped and have ended, and the lifecycle core has seen that."""
