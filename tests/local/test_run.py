@@ -152,6 +152,19 @@ def test_steps_after_the_last_status_of_muster_run_count_when_it_is_resumed(loca
     assert status["goodput"]["productiveSteps"] == 2000
 
 
+def test_steps_that_a_killed_supervisor_had_not_reported_count_as_lost(local_job: LocalJob) -> None:
+    (local_job.folder / "train.py").write_text(TRAIN.replace("if step % 5 == 0:", "if step == 5:"))
+    local_job.write(job(trainer={"script": "train.py 2000 0.01"}))
+    with local_job.running("job.yaml") as run:
+        local_job.wait_for_step(20)
+        os.kill(local_job.supervisor_of("worker-0"), signal.SIGKILL)
+        code, output = finish(run)
+    assert code == 0, output
+    first, second = local_job.status["attempts"]
+    assert first["lastStep"] == max(event["step"] for event in local_job.events("step") if event["attempt"] == 0)
+    assert second["stepsLost"] == len(read_history(local_job.run).redone) == first["lastStep"] - 5
+
+
 def test_when_guard_and_muster_run_are_killed_the_next_run_ends_what_is_left(local_job: LocalJob) -> None:
     local_job.write(job(trainer={"script": "train.py 2000 0.01"}))
     with local_job.running("job.yaml") as run:
@@ -190,6 +203,34 @@ def test_a_run_of_a_copied_directory_ends_nothing_of_the_original(local_job: Loc
         step = local_job.step
         wait_until(lambda: local_job.step > step, "more steps of the first run")
         assert local_job.status["attempt"] == 0
+
+
+def test_a_supervisor_that_is_stopped_is_killed_and_the_job_ends(local_job: LocalJob) -> None:
+    local_job.write(job())
+    with local_job.running("job.yaml") as run:
+        local_job.wait_for_commit()
+        os.kill(local_job.supervisor_of("worker-1"), signal.SIGSTOP)
+        code, output = finish(run)
+    assert code == 0, output
+    killed, last = local_job.status["attempts"]
+    assert (killed["reason"], killed["class"], killed["replica"]) == ("ProcessKilled", "Infrastructure", "worker-1")
+    assert killed["message"] == "its supervisor did not report for 8 s, so Muster killed the replica"
+    assert last["stepResumed"] > 0
+
+
+@pytest.mark.parametrize("frozen", ["supervisor", "training process"])
+def test_ctrl_c_saves_and_ends_a_run_with_a_stopped_process(local_job: LocalJob, frozen: str) -> None:
+    grace = 600  # so that the run does not end in time if the process stays stopped
+    local_job.write(job(trainer={"script": "train.py 20000 0.01"}, checkpoint={"gracePeriodSeconds": grace}))
+    with local_job.running("job.yaml") as run:
+        local_job.wait_for_commit()
+        pid = local_job.supervisor_of("worker-0") if frozen == "supervisor" else local_job.pid_of("worker-0")
+        os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, "the process is stopped")
+        run.send_signal(signal.SIGINT)
+        code, output = finish(run)
+    assert code == 21, output
+    assert local_job.status["attempts"][-1]["reason"] == "Suspended"
 
 
 def test_without_resume_or_fresh_what_is_left_of_a_run_goes_on(local_job: LocalJob) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -87,6 +88,7 @@ class Fetcher:
         """Ends the fetch. The fetched data stays, and the next run continues from it."""
         if self._process is not None and self._process.returncode is None:
             self._process.terminate()
+            self._process.send_signal(signal.SIGCONT)  # a stopped process handles no SIGTERM
 
 
 def _with(job: TrainingJob, states: Mapping[str, InputProgress]) -> TrainingJobStatus:

@@ -11,6 +11,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -42,6 +43,8 @@ from muster.local.outcome import exit_code, last_failure, stop_code
 from muster.local.ports import LoopbackAddresses, PortRange, ReservedPorts, addresses_for
 from muster.local.processes import Identity, ProcessTable, Replica
 from muster.local.rundir import RunDirectory
+from muster.local.silence import SECONDS as SILENT_SECONDS
+from muster.local.silence import Silence
 from muster.local.sweep import RUN_MARK, sweep
 from muster.render.environment import Coordinator, inputs_of
 from muster.render.images import default_images
@@ -63,7 +66,7 @@ POLICY = Policy(
     },
 )
 REPORT_SECONDS = 0.005  # from the first report to the next decision, which then covers all reports in between
-TICK_SECONDS = 0.25  # between two reads of the logs that are shown
+TICK_SECONDS = 0.25  # between two reads of the logs that are shown, and between two looks for silent supervisors
 BROKEN_GRACE = 5.0  # grace period in seconds of the replicas of a broken world, because none can save
 LONGEST_GRACE = 10.0  # grace period in seconds of processes that remain when `muster run` ends
 
@@ -130,13 +133,14 @@ class Runner:
         """Runs the job to its end, and returns the exit code. It leaves no process behind, even after an error."""
         grace = min(LONGEST_GRACE, grace_seconds(self._job.spec, self._job.status))
         async with Guard(self._mark, grace), self._channel:
-            logs = asyncio.create_task(self._show_logs())
+            tasks = [asyncio.create_task(work) for work in (self._show_logs(), self._kill_silent())]
             try:
                 with _signals(self._stop, self._kill):
                     await self._fetch_inputs()
                     return await self._until_ended()
             finally:
-                logs.cancel()
+                for task in tasks:
+                    task.cancel()
                 await asyncio.to_thread(sweep, RUN_MARK, self._mark, grace_seconds=0.0 if self._killed.is_set() else grace)
                 await self._table.close()
                 self._release_ports()
@@ -383,6 +387,20 @@ class Runner:
         while True:
             self._show_new_output()
             await asyncio.sleep(TICK_SECONDS)
+
+    async def _kill_silent(self) -> None:
+        """Kills replicas whose supervisors do not report any more, so that they are replaced like any other that was killed."""
+        silence, last = Silence(), time.monotonic()
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            now = time.monotonic()
+            supervised = self._table.running if self._job.spec.trainer.supervised else []
+            received = {replica.identity.uid: self._reports.of(replica.identity.uid) for replica in supervised}
+            silent = silence.look({uid: each.time for uid, each in received.items() if each}, now - last)
+            last = now
+            for replica in supervised:
+                if replica.identity.uid in silent and not replica.killed_because:
+                    self._table.kill(replica, f"its supervisor did not report for {SILENT_SECONDS:g} s, so Muster killed the replica")
 
     def _show_new_output(self) -> None:
         for replica in self._table.replicas if self._settings.show_logs else ():

@@ -53,7 +53,7 @@ def sweep(mark: str, value: str, *, grace_seconds: float) -> int:
     """Ends every process with the mark (see `marked`) and waits for their end. Returns how many did not end, which is normally 0.
 
     They get SIGTERM, and SIGKILL after `grace_seconds`. Only processes without a marked parent get the SIGTERM, because a supervisor ends
-    its children in the right order. A data loader that ended early would break the save.
+    its children in the right order. A data loader that ended early would break the save. Stopped processes continue, so that they can end.
     """
     deadline = time.monotonic() + grace_seconds
     terminated: set[psutil.Process] = set()
@@ -63,6 +63,7 @@ def sweep(mark: str, value: str, *, grace_seconds: float) -> int:
             if process not in terminated and _parent(process) not in pids:
                 terminated.add(process)
                 _end(process, kill=False)
+            _continue(process)
         time.sleep(LIST_SECONDS)
     give_up = time.monotonic() + KILL_SECONDS
     while processes and time.monotonic() < give_up:
@@ -71,6 +72,20 @@ def sweep(mark: str, value: str, *, grace_seconds: float) -> int:
         time.sleep(LIST_SECONDS)
         processes = marked(mark, value)
     return len(processes)
+
+
+def continue_stopped(mark: str, value: str) -> None:
+    """Continues every process with the mark that SIGSTOP has stopped, because a stopped process handles no SIGTERM."""
+    for process in marked(mark, value):
+        _continue(process)
+
+
+def _continue(process: psutil.Process) -> None:
+    try:
+        if process.status() == psutil.STATUS_STOPPED:
+            process.resume()
+    except psutil.Error:
+        return
 
 
 def _parent(process: psutil.Process) -> int | None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import psutil
 
 from muster.local.follow import LogFollower
 from muster.local.sweep import RUN_MARK, marked, sweep
@@ -47,6 +50,15 @@ def test_a_process_that_ignores_sigterm_is_killed_after_the_grace_period() -> No
     with started(mark, IGNORES_TERM) as process:
         assert sweep(RUN_MARK, mark, grace_seconds=0.3) == 0
         assert process.wait(60) == -9
+
+
+def test_a_stopped_process_continues_and_handles_sigterm() -> None:
+    mark = str(uuid.uuid4())
+    with started(mark, TELLS_TERM) as process:
+        process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED, "the process is stopped")
+        assert sweep(RUN_MARK, mark, grace_seconds=60) == 0
+        assert process.wait(60) == 7
 
 
 def test_a_child_without_the_mark_is_ended_with_its_parent() -> None:

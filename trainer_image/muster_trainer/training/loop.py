@@ -464,19 +464,18 @@ class Training:
         state is in shards, ranks that have all of them save together.
 
         If the state can be stored in memory, writes nothing to the storage."""
-        saver = self.saver
         if self._store_in_memory():
             return
-        done = self.done
+        saver, done = self.saver, self.done
         shards = len(set(self.engine.shards)) or 1
-        if saver is None or not self.engine.rescues or saver.seconds / shards > RESCUE_SECONDS:
-            return
-        is_saved = done in (saver.step or 0, self.saved_before)
-        if done is None or (is_saved and not self.engine.can_advance):
+        is_in_time = saver is not None and self.engine.rescues and saver.seconds / shards <= RESCUE_SECONDS
+        is_saved = saver is not None and done in (saver.step or 0, self.saved_before)
+        is_of_use = is_in_time and done is not None and (self.engine.can_advance or not is_saved)
+        if self.engine.rank and self.last is not None and (is_of_use or not self._delays_events):
+            self.events.emit(self.last)  # rank 0 may have ended before it could report this step
+        if saver is None or done is None or not is_of_use:
             return
         self.events.phase(Activity.STOPPING)
-        if self.engine.rank and self.last is not None:
-            self.events.emit(self.last)  # rank 0 may have ended before it could report this step
         try:
             if self.engine.shards:
                 standing = Standing(done, can_advance=self.engine.can_advance, skipped=self._has_skipped(done))
