@@ -107,7 +107,8 @@ class Saver:
         own: both may write at once. It does not do so if `RESCUE_SECONDS` are too short for that.
         """
         if self._flight is not None:
-            wait([self._flight.work])
+            if wait([self._flight.work], RESCUE_SECONDS).not_done:
+                raise StorageUnavailable(f"checkpoint storage {self._flight.directory}: a save does not end")
             files.remove_staging(self._flight.staging, self._flight.directory)
         self._since = began = time.monotonic()
         claim_seconds = max(SHORTEST_CLAIM, 2 * self.seconds)
