@@ -89,9 +89,12 @@ def kill_operator(job: ChaosJob) -> int:
 
 
 def fill_disk(job: ChaosJob) -> int:
-    """To the process that saves it is as a full disk is: files cannot grow."""
-    resource.prlimit(job.pid_of(job.first), resource.RLIMIT_FSIZE, (1 << 10, 1 << 10))
-    return 1
+    """To the process that saves it is as a full disk is: files cannot grow. After a failed save, there is space again."""
+    pid = job.pid_of(job.first)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (1 << 10, resource.RLIM_INFINITY))
+    job.wait_for_event("notice", lambda event: event["reason"] == "SaveFailed")
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    return 0
 
 
 def tear_checkpoint(job: ChaosJob) -> int:
@@ -171,7 +174,7 @@ FAULTS: Mapping[str, Fault] = {
     "stopped": Fault(stop, reasons=KILLED | {"Hang"}, spec={"recovery": {"hang": {"stepSeconds": 6, "saveSeconds": 60}}}),
     "all-at-once": Fault(kill_all, reasons=KILLED | {"ReplicaLost"}),
     "operator-killed": Fault(kill_operator, None, frozenset({"Suspended"}), lost=0),
-    "disk-full": Fault(fill_disk, reasons=frozenset({"StorageUnavailable"})),
+    "disk-full": Fault(fill_disk, None, lost=0, notices=frozenset({"SaveFailed"})),
     "checkpoint-torn": Fault(tear_checkpoint),
     "checkpoint-corrupted": Fault(corrupt_checkpoint, lost=3 * EVERY - 1),
     "clock-jump": Fault(jump),
