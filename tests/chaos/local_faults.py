@@ -90,6 +90,7 @@ def kill_operator(job: ChaosJob) -> int:
 
 def fill_disk(job: ChaosJob) -> int:
     """To the process that saves it is as a full disk is: files cannot grow. After a failed save, there is space again."""
+    job.wait_for_event("commit")
     pid = job.pid_of(job.first)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (1 << 10, resource.RLIM_INFINITY))
     job.wait_for_event("notice", lambda event: event["reason"] == "SaveFailed")
@@ -147,6 +148,7 @@ def lose_copy(job: ChaosJob) -> int:
 
 def take_storage_away(job: ChaosJob) -> int:
     """Checkpoints can be neither read nor written while a replica is lost with its memory and the job resumes."""
+    job.wait_for_event("commit")
     aside = job.checkpoints.with_name("aside")
     job.checkpoints.rename(aside)
     job.checkpoints.write_text("in the way")

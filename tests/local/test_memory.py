@@ -140,7 +140,7 @@ def test_training_goes_on_while_the_storage_is_away(tmp_path: Path) -> None:
     """It can be reached again at the end."""
     run = LocalJob(tmp_path)
     with run.running(run.write(run_job("tiny", replicas=2, storage=10))):
-        run.wait_for_step(15)
+        run.wait_for_event("commit")
         folder = Path(json.loads(psutil.Process(run.pid_of("worker-0")).environ()["MUSTER_TRAINER"])["checkpoint"]["directory"])
         aside = folder.with_name("aside")
         folder.rename(aside)

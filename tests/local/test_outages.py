@@ -64,10 +64,12 @@ def test_training_goes_on_while_the_storage_is_away(strategy: str, tmp_path: Pat
     assert all((path / "COMMITTED").exists() for path in storage.glob("step-*"))
 
 
-@pytest.mark.torch
-def test_the_disk_is_full_for_some_time_and_failed_saves_leave_no_files(tmp_path: Path) -> None:
-    """Files of rank 1 cannot grow."""
-    with world("DDP", trainer(tmp_path, config=proofs.SLOWER)) as running:
+@pytest.mark.parametrize(
+    "strategy", [pytest.param("DDP", marks=pytest.mark.torch), pytest.param("JAX", marks=[pytest.mark.jax, pytest.mark.thorough])]
+)
+def test_the_disk_is_full_for_some_time_and_failed_saves_leave_no_files(strategy: str, tmp_path: Path) -> None:
+    """Files of rank 1 cannot grow. Python ignores the signal, so its writes fail."""
+    with world(strategy, trainer(tmp_path, config=proofs.SLOWER)) as running:
         running.wait_for_commit(10)
         pid = running.processes[1].pid
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (1 << 10, resource.RLIM_INFINITY))
@@ -75,7 +77,7 @@ def test_the_disk_is_full_for_some_time_and_failed_saves_leave_no_files(tmp_path
         assert all((path / "COMMITTED").exists() for path in tmp_path.glob("step-*"))
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         running.wait_for_event("commit", lambda event: event["time"] > notice["time"])
-        check_went_on(running, "DDP")
+        check_went_on(running, strategy)
     assert "File too large" in notice["message"]
 
 
@@ -109,6 +111,11 @@ def test_a_storage_that_stays_away_ends_all_ranks_with_one_message(tmp_path: Pat
     assert str(storage) in message
     assert "no save has succeeded for" in message
     assert len([notice for notice in running.events("notice") if notice["reason"] == "SaveFailed"]) == 1
+    assert message.endswith("and training goes on for 2 s without one")
+    newest = max(int(path.parent.name[5:13]) for path in storage.glob("step-*/COMMITTED"))
+    with world("DDP", trainer(storage, module="short", config={"epochs": 20}), attempt=1, **short) as second:
+        assert second.finish() == [0, 0], second.story()
+    assert second.events("resumed")[0]["step"] == newest
 
 
 @pytest.mark.torch

@@ -435,7 +435,9 @@ class Training:
         self._count_failure(waited=time.monotonic() - began)
         seconds = max(gather(self.engine, lambda: self.outage.seconds))
         if seconds > self.outage.LIMIT:
-            message = f"{failure}; no save has succeeded for {seconds:.0f} s, and training goes on for {self.outage.LIMIT:.0f} s without one"
+            message = (
+                f"{failure}; no save has succeeded for {seconds:.0f} s, and training goes on for {self.outage.LIMIT:.0f} s without one"
+            )
             raise of_all(self.engine, StorageUnavailable(message))
         if self.engine.rank == 0:
             self._not_stored(str(failure))
