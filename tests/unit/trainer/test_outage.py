@@ -67,6 +67,16 @@ def test_a_storage_that_blocks_each_try_takes_a_tenth_of_the_time(clock: Clock) 
     assert failing.is_due
 
 
+def test_the_last_try_is_at_the_limit(clock: Clock) -> None:
+    failing = Outage()
+    clock.now += 240.0
+    failing.add(waited=240.0)
+    clock.now += LIMIT - 241
+    assert not failing.is_due
+    clock.now += 1
+    assert failing.is_due
+
+
 class Trains(Training):
     """One rank of a training that resumed at `first`. `fails` is the error of its next saves."""
 

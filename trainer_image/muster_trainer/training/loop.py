@@ -365,8 +365,8 @@ class Training:
             self.events.say(epoch_line(epoch, self.task.config.epochs, step=done, loss=loss) + waited)
 
     def _seconds_due(self) -> bool:
-        """Whether a save is due by the clock of rank 0: after everySeconds, or again after one that has failed. The vote makes all ranks save
-        at the same step. False during a save."""
+        """Whether a save is due by the clock of rank 0: after everySeconds, or again after one that has failed. The vote makes all ranks
+        save at the same step. False during a save."""
         saver = self.saver
         if saver is None or self.engine.rank != 0 or saver.in_flight:
             return False
@@ -435,10 +435,8 @@ class Training:
         self._count_failure(waited=time.monotonic() - began)
         seconds = max(gather(self.engine, lambda: self.outage.seconds))
         if seconds > self.outage.LIMIT:
-            message = (
-                f"{failure}; no save has succeeded for {seconds:.0f} s, and training goes on for {self.outage.LIMIT:.0f} s without one"
-            )
-            raise of_all(self.engine, StorageUnavailable(message))
+            limit = f"training goes on for {self.outage.LIMIT:.0f} s without one"
+            raise of_all(self.engine, StorageUnavailable(f"{failure}; no save has succeeded for {seconds:.0f} s, and {limit}"))
         if self.engine.rank == 0:
             self._not_stored(str(failure))
         return False

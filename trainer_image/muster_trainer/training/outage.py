@@ -47,7 +47,7 @@ class Outage:
             self._began = now - waited
         self.pause = min(LONGEST_PAUSE, max(FIRST_PAUSE, 2 * self.pause))
         self.failures += 1
-        self._due = now + max(self.pause, _WAITED * waited)
+        self._due = min(now + max(self.pause, _WAITED * waited), self._began + self.LIMIT)
 
     def end(self) -> None:
         """The storage can be written again."""
