@@ -12,6 +12,7 @@ from typing import Any
 from muster.local.sweep import RUN_MARK, marked
 from muster_contract.checkpoint_layout import MARKER
 from tests.chaos.local_job import EVERY, ChaosJob
+from tests.support.local_jobs import away
 from tests.support.waiting import wait_until
 
 KILLED = frozenset({"ProcessKilled", "PeerLost"})
@@ -149,14 +150,10 @@ def lose_copy(job: ChaosJob) -> int:
 def take_storage_away(job: ChaosJob) -> int:
     """Checkpoints can be neither read nor written while a replica is lost with its memory and the job resumes."""
     job.wait_for_event("commit")
-    aside = job.checkpoints.with_name("aside")
-    job.checkpoints.rename(aside)
-    job.checkpoints.write_text("in the way")
-    job.wait_for_event("notice", lambda event: event["reason"] == "SaveFailed")
-    lose_copy(job)
-    job.wait_for_event("step", lambda event: event["attempt"] == 1)
-    job.checkpoints.unlink()
-    aside.rename(job.checkpoints)
+    with away(job.checkpoints):
+        job.wait_for_event("notice", lambda event: event["reason"] == "SaveFailed")
+        lose_copy(job)
+        job.wait_for_event("step", lambda event: event["attempt"] == 1)
     return 1
 
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from tests.local import proofs
 from tests.support.bare_worlds import BareWorld, trainer, world
-from tests.support.local_jobs import LocalJob, job
+from tests.support.local_jobs import LocalJob, away, job, storage_of
 
 STRATEGIES = [
     pytest.param("DDP", marks=pytest.mark.torch),
@@ -24,19 +20,6 @@ STRATEGIES = [
     pytest.param("JAX", marks=[pytest.mark.jax, pytest.mark.thorough]),
     pytest.param("FSDP", marks=[pytest.mark.torch, pytest.mark.thorough]),
 ]
-
-
-@contextmanager
-def away(folder: Path) -> Iterator[None]:
-    """A file is in the place of the storage, inside the block."""
-    aside = folder.with_name("aside")
-    folder.rename(aside)
-    folder.write_text("in the way")
-    try:
-        yield
-    finally:
-        folder.unlink()
-        aside.rename(folder)
 
 
 def wait_for_notice(run: BareWorld | LocalJob) -> dict[str, Any]:
@@ -159,10 +142,6 @@ def run_job(strategy: str = "DDP") -> dict[str, Any]:
         batch={"globalSize": 64},
         checkpoint={"everySteps": 10},
     )
-
-
-def storage_of(run: LocalJob) -> Path:
-    return Path(json.loads(psutil.Process(run.pid_of("worker-0")).environ()["MUSTER_TRAINER"])["checkpoint"]["directory"])
 
 
 @pytest.mark.torch

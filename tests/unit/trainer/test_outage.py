@@ -188,7 +188,7 @@ def test_the_rank_that_has_seen_the_outage_for_longest_decides(clock: Clock) -> 
     assert all(isinstance(error, StorageUnavailable) for error in world.save())
 
 
-def test_an_outage_begins_anew_after_a_save(clock: Clock) -> None:
+def test_the_time_of_an_outage_ends_with_a_save(clock: Clock) -> None:
     world = World()
     world.save()
     clock.now += LIMIT - 1
