@@ -32,7 +32,7 @@ class NoticeReason(StrEnum):
     RESCUE_FAILED = "RescueFailed", "A rank lost its peers and could not save its last step."
     MEMORY_UNUSED = "MemoryUnused", "Snapshots are not kept in memory, because they do not fit or the replicas are too few.", True
     SNAPSHOT_INCOMPLETE = "SnapshotIncomplete", "No snapshot in memory has all parts. Training resumes from storage or starts over.", True
-    SAVE_FAILED = "SaveFailed", "A checkpoint could not be saved. Training goes on with snapshots in memory.", True
+    SAVE_FAILED = "SaveFailed", "A checkpoint could not be saved. Training goes on for at most ten minutes, and tries again.", True
     MODEL_EXPORTED = "ModelExported", "The trained model is exported, or a part of the export is left out."
     PIPELINE_CUT = "PipelineCut", "How a pipeline's layers are divided into stages."
     SUMMARIES_FAILED = "SummariesFailed", "TensorBoard summaries cannot be written."

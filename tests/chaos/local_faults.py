@@ -12,6 +12,7 @@ from typing import Any
 from muster.local.sweep import RUN_MARK, marked
 from muster_contract.checkpoint_layout import MARKER
 from tests.chaos.local_job import EVERY, ChaosJob
+from tests.support.local_jobs import away
 from tests.support.waiting import wait_until
 
 KILLED = frozenset({"ProcessKilled", "PeerLost"})
@@ -89,9 +90,13 @@ def kill_operator(job: ChaosJob) -> int:
 
 
 def fill_disk(job: ChaosJob) -> int:
-    """To the process that saves it is as a full disk is: files cannot grow."""
-    resource.prlimit(job.pid_of(job.first), resource.RLIMIT_FSIZE, (1 << 10, 1 << 10))
-    return 1
+    """To the process that saves it is as a full disk is: files cannot grow. After a failed save, there is space again."""
+    job.wait_for_event("commit")
+    pid = job.pid_of(job.first)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (1 << 10, resource.RLIM_INFINITY))
+    job.wait_for_event("notice", lambda event: event["reason"] == "SaveFailed")
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    return 0
 
 
 def tear_checkpoint(job: ChaosJob) -> int:
@@ -144,14 +149,11 @@ def lose_copy(job: ChaosJob) -> int:
 
 def take_storage_away(job: ChaosJob) -> int:
     """Checkpoints can be neither read nor written while a replica is lost with its memory and the job resumes."""
-    aside = job.checkpoints.with_name("aside")
-    job.checkpoints.rename(aside)
-    job.checkpoints.write_text("in the way")
-    job.wait_for_event("notice", lambda event: event["reason"] == "SaveFailed")
-    lose_copy(job)
-    job.wait_for_event("step", lambda event: event["attempt"] == 1)
-    job.checkpoints.unlink()
-    aside.rename(job.checkpoints)
+    job.wait_for_event("commit")
+    with away(job.checkpoints):
+        job.wait_for_event("notice", lambda event: event["reason"] == "SaveFailed")
+        lose_copy(job)
+        job.wait_for_event("step", lambda event: event["attempt"] == 1)
     return 1
 
 
@@ -171,7 +173,7 @@ FAULTS: Mapping[str, Fault] = {
     "stopped": Fault(stop, reasons=KILLED | {"Hang"}, spec={"recovery": {"hang": {"stepSeconds": 6, "saveSeconds": 60}}}),
     "all-at-once": Fault(kill_all, reasons=KILLED | {"ReplicaLost"}),
     "operator-killed": Fault(kill_operator, None, frozenset({"Suspended"}), lost=0),
-    "disk-full": Fault(fill_disk, reasons=frozenset({"StorageUnavailable"})),
+    "disk-full": Fault(fill_disk, None, lost=0, notices=frozenset({"SaveFailed"})),
     "checkpoint-torn": Fault(tear_checkpoint),
     "checkpoint-corrupted": Fault(corrupt_checkpoint, lost=3 * EVERY - 1),
     "clock-jump": Fault(jump),

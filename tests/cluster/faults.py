@@ -117,6 +117,14 @@ kill_process = in_pod("os.kill(pid, signal.SIGKILL)")
 stop_process = in_pod("os.kill(pid, signal.SIGSTOP)")
 
 
+def fill_disk(job: ClusterJob, replica: str) -> None:
+    """To the process that saves it is as a full disk is: files cannot grow. After a failed save, there is space again."""
+    job.wait_for_event("commit")
+    in_pod("resource.prlimit(pid, resource.RLIMIT_FSIZE, (1024, -1))")(job, replica)
+    job.wait_for_event("notice", lambda event: event["reason"] == "SaveFailed")
+    in_pod("resource.prlimit(pid, resource.RLIMIT_FSIZE, (-1, -1))")(job, replica)
+
+
 def run_out_of_memory(job: ClusterJob, replica: str) -> None:
     """Fills the container's memory with a file that no process owns, so that the kernel ends the largest processes, until the training is
     one of them.
@@ -207,12 +215,7 @@ FAULTS = {
     "pod-evicted": Fault(evict, "Preemption", frozenset({"Disrupted", "Evicted", "Preempted"}), saves=True),
     "all-at-once": Fault(delete_all, "Preemption", DELETED, saves=True),
     "network-cut": Fault(cut_network, "Infrastructure", frozenset({"Hang", "PeerLost"}), whom="other", spec=IMPATIENT),
-    "disk-full": Fault(
-        in_pod("resource.prlimit(pid, resource.RLIMIT_FSIZE, (1024, 1024))"),
-        "Infrastructure",
-        frozenset({"StorageUnavailable"}),
-        whom="first",
-    ),
+    "disk-full": Fault(fill_disk, "Infrastructure", frozenset(), whom="first", times=0),
     "checkpoint-torn": Fault(in_pod(TEAR), "Infrastructure", LOST, whom="first"),
     "checkpoint-corrupted": Fault(in_pod(CORRUPT), "Infrastructure", LOST, whom="first"),
     "second-fault": Fault(kill_again, "Infrastructure", LOST, whom="other", times=2),

@@ -3,7 +3,6 @@ lost, and the curve is bit for bit that of an undisturbed run."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -11,13 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from tests.local import proofs
 from tests.support.bare_worlds import BareWorld, trainer, world
 from tests.support.held_memory import Replicas, replicas
-from tests.support.local_jobs import LocalJob, job
+from tests.support.local_jobs import LocalJob, away, job, storage_of
 from tests.support.seeds import seeded_random
 
 pytestmark = pytest.mark.torch
@@ -140,16 +138,11 @@ def test_training_goes_on_while_the_storage_is_away(tmp_path: Path) -> None:
     """It can be reached again at the end."""
     run = LocalJob(tmp_path)
     with run.running(run.write(run_job("tiny", replicas=2, storage=10))):
-        run.wait_for_step(15)
-        folder = Path(json.loads(psutil.Process(run.pid_of("worker-0")).environ()["MUSTER_TRAINER"])["checkpoint"]["directory"])
-        aside = folder.with_name("aside")
-        folder.rename(aside)
-        folder.write_text("in the way")
-        run.wait_for_event("notice", lambda event: event["reason"] == "SaveFailed")
-        os.kill(run.supervisor_of("worker-1"), signal.SIGKILL)
-        run.wait_for_event("step", lambda event: event["attempt"] == 1 and event["step"] < 60)
-        folder.unlink()
-        aside.rename(folder)
+        run.wait_for_event("commit")
+        with away(storage_of(run)):
+            run.wait_for_event("notice", lambda event: event["reason"] == "SaveFailed")
+            os.kill(run.supervisor_of("worker-1"), signal.SIGKILL)
+            run.wait_for_event("step", lambda event: event["attempt"] == 1 and event["step"] < 60)
         run.check_succeeded(proofs.uninterrupted("FSDP").losses())
     assert (run.attempts[-1]["resumedFrom"], run.attempts[-1]["stepsLost"]) == ("Memory", 0)
 

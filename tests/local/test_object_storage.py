@@ -120,17 +120,19 @@ def test_a_killed_world_resumes_from_it_and_every_loss_is_bit_equal(root: Object
 
 @pytest.mark.thorough
 @pytest.mark.torch
-def test_a_store_that_fills_up_ends_the_world_in_words_and_what_it_has_counts(root: ObjectPath, server: ObjectStore) -> None:
-    whole, document = proofs.uninterrupted("DDP").losses(), trainer(root, config=proofs.SLOW)
-    with world("DDP", document) as first:
-        first.wait_for_commit(20)
-        with server.full():
-            assert first.finish() == [31, 31], first.story()
-    assert proofs.last_error(first)["reason"] == "StorageUnavailable"
-    assert str(root) in proofs.last_error(first)["message"]
-    second = proofs.second_attempt("DDP", document)
-    proofs.resumed_at_the_last_commit(first, second)
-    assert {**first.losses(), **second.losses()} == whole
+@pytest.mark.parametrize("how", ["full", "away"])
+def test_training_goes_on_while_a_store_is_full_or_away(how: str, root: ObjectPath, server: ObjectStore) -> None:
+    root /= how
+    with world("DDP", trainer(root, config=proofs.SLOWER)) as running:
+        running.wait_for_commit(10)
+        with server.full() if how == "full" else server.away():
+            notice = running.wait_for_event("notice", lambda event: event["reason"] == "SaveFailed")
+        running.wait_for_event("commit", lambda event: event["time"] > notice["time"])
+        assert running.finish() == [0, 0], running.story()
+    assert str(root) in notice["message"]
+    assert running.losses() == proofs.uninterrupted("DDP").losses()
+    folders = [path for path in (server.objects / root.parent.name / how).glob("step-*") if any(path.iterdir())]
+    assert all((path / "COMMITTED").exists() for path in folders)
 
 
 @pytest.mark.thorough

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.local_jobs import LocalJob, finish, job
+from tests.support.local_jobs import LocalJob, away, finish, job, storage_of
 from tests.support.waiting import wait_until
 
 REPOSITORY = Path(__file__).parents[2]
@@ -42,6 +42,18 @@ while done < steps:
         print("rank", place.rank, "stops at", done, flush=True)
         break
 '''
+
+MISSED = """
+from contextlib import contextmanager
+import muster_training
+
+@contextmanager
+def missed(step):
+    try:
+        yield
+    except muster_training.StorageUnavailable:
+        print("rank", muster_training.environment().rank, "has missed", step, flush=True)
+"""
 
 
 @pytest.fixture
@@ -102,6 +114,28 @@ def test_all_ranks_save_at_one_step_when_one_replica_is_asked_to_stop(local_job:
     first, second = local_job.status["attempts"]
     assert (first["class"], first["reason"]) == ("Preemption", "Preempted")
     assert (second["stepResumed"], second["stepsLost"]) == (int(stops[0]), 0)
+    assert final_state(local_job, 60) == undisturbed(tmp_path, document, 60)
+
+
+def test_a_program_may_go_on_after_a_failed_save(local_job: LocalJob, tmp_path: Path) -> None:
+    """All of its ranks raise the error at the same step."""
+    plain = (tmp_path / "plain.py").read_text()
+    caught = plain.replace(
+        "        with muster.checkpoint(done) as folder:", "        with missed(done), muster.checkpoint(done) as folder:"
+    )
+    (tmp_path / "plain.py").write_text(MISSED + caught)
+    document = job(trainer={"script": "plain.py 60 0.1"})
+    local_job.write(document)
+    with local_job.running("job.yaml") as run:
+        local_job.wait_for_commit()
+        with away(storage_of(local_job)):
+            wait_until(lambda: {rank for rank in (0, 1) if f"rank {rank} has missed" in local_job.logs()} == {0, 1}, "a failed save")
+        code, output = finish(run)
+    assert code == 0, output
+    assert len(local_job.status["attempts"]) == 1
+    missed = [line.partition("rank ")[2].split() for line in local_job.logs().splitlines() if "has missed" in line]
+    steps = [{step for rank, _, _, step in missed if rank == str(each)} for each in (0, 1)]
+    assert steps[0] == steps[1]
     assert final_state(local_job, 60) == undisturbed(tmp_path, document, 60)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import signal
 from pathlib import Path
 from typing import Any
@@ -61,19 +60,3 @@ def test_without_storage_it_trains_and_a_stop_says_that_nothing_is_saved(strateg
         running.kill(0, signal.SIGTERM)
         assert running.finish() == [22, 22], running.story()
     assert proofs.last_error(running)["reason"] == "PreemptedNotSaved"
-
-
-@pytest.mark.parametrize("strategy", [DDP, SLOW_JAX])
-def test_a_disk_that_fills_up_under_a_save_ends_all_ranks_with_one_message_and_costs_no_commit(strategy: str, tmp_path: Path) -> None:
-    document = trainer(tmp_path, config=proofs.SLOW)
-    with world(strategy, document) as first:
-        first.wait_for_commit(10)
-        resource.prlimit(first.processes[1].pid, resource.RLIMIT_FSIZE, (1 << 10, 1 << 10))  # Python ignores the signal: writes fail
-        assert first.finish() == [31, 31], first.story()
-    assert {error["reason"] for error in first.events("error")} == {"StorageUnavailable"}
-    assert len({error["message"] for error in first.events("error")}) == 1
-    assert all((path / "COMMITTED").exists() for path in tmp_path.glob("step-*"))
-    newest = max(int(path.name[5:13]) for path in tmp_path.glob("step-*"))
-    second = proofs.second_attempt(strategy, document)
-    assert second.events("resumed")[0]["step"] == newest
-    assert {**first.losses(), **second.losses()} == proofs.uninterrupted(strategy).losses()

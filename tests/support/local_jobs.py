@@ -229,6 +229,25 @@ def mark_in(run: Path) -> str:
     return mark_of(run, yaml.safe_load((run / "job.yaml").read_text())["metadata"]["uid"])
 
 
+def storage_of(run: LocalJob) -> Path:
+    """The folder of the job's checkpoints."""
+    spec = psutil.Process(run.pid_of("worker-0")).environ()["MUSTER_TRAINER"]
+    return Path(json.loads(spec)["checkpoint"]["directory"])
+
+
+@contextmanager
+def away(folder: Path) -> Iterator[None]:
+    """A file is in the place of the storage, inside the block."""
+    aside = folder.with_name("aside")
+    folder.rename(aside)
+    folder.write_text("in the way")
+    try:
+        yield
+    finally:
+        folder.unlink()
+        aside.rename(folder)
+
+
 def has_ended(process: psutil.Process) -> bool:
     """Whether it has ended. A zombie that is not reaped yet has ended."""
     try:

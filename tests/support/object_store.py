@@ -57,6 +57,16 @@ class ObjectStore:
             filling.unlink()
 
     @contextmanager
+    def away(self) -> Iterator[None]:
+        """The bucket is not there."""
+        aside = self.objects.with_name("aside")
+        self.objects.rename(aside)
+        try:
+            yield
+        finally:
+            aside.rename(self.objects)
+
+    @contextmanager
     def frozen_at(self, pattern: str) -> Iterator[Path]:
         """Stops the server as soon as an object matches the pattern, until the end of the block. Returns the path of the object."""
         limit = time.monotonic() + DEADLINE

@@ -90,19 +90,20 @@ STORAGE: tuple[Cause, ...] = rows(
     ),
     (
         "StorageFull",
-        r"No space left on device|Disk quota exceeded|ENOSPC|QuotaExceeded|XMinioStorageFull|Errno 28|storage.*\bfull\b",
+        r"No space left on device|no space is left|quota is used up|Disk quota exceeded|ENOSPC|QuotaExceeded|XMinioStorageFull|Errno 28"
+        r"|storage.*\bfull\b",
         "the disk or the storage is full: {message}",
         "free space or enlarge the volume; checkpoint.keep is the number of checkpoints that are kept",
     ),
     (
         "StorageReadOnly",
-        r"Read-only file system|Errno 30",
+        r"Read-only file system|file system is read-only|Errno 30",
         "the volume is read-only: {message}",
         "mount it for writing: see its access mode, and readOnly in roles.*.template",
     ),
     (
         "StorageForbidden",
-        r"^StorageUnavailable: .*Permission denied",
+        r"^StorageUnavailable: .*[Pp]ermission (?:is )?denied",
         "the processes may not write to the storage: {message}",
         "set fsGroup or runAsUser in roles.*.template to the owner of the volume's files",
     ),

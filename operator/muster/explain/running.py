@@ -119,6 +119,12 @@ RISKS: tuple[Cause, ...] = rows(
         "a checkpoint is damaged: {what}",
         "look at the storage; the job resumed from an older commit",
     ),
+    (
+        "SavesFail",
+        r"^SaveFailed: (?P<what>.*)",
+        "a checkpoint could not be saved: {what}",
+        "look at the storage; if no save succeeds within ten minutes, the attempt ends",
+    ),
     ("RescueFailed", r"^RescueFailed: (?P<what>.*)", "a rank could not save its last step: {what}", "look at the storage"),
     (
         "LossWarning",

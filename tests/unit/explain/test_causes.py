@@ -251,6 +251,10 @@ TABLE: list[tuple[str, Source, str, str]] = [
     ("BucketMissing", A, "StorageUnavailable", "checkpoint storage s3://bucket: An error occurred (NoSuchBucket)"),
     ("StorageFull", A, "StorageUnavailable", "checkpoint storage /checkpoints: [Errno 28] No space left on device"),
     ("StorageFull", A, "UserError", "OSError: [Errno 28] No space left on device: '/tmp/x'"),
+    ("StorageFull", A, "StorageUnavailable", "checkpoint storage /checkpoints: no space is left: free some"),
+    ("StorageFull", A, "StorageUnavailable", "checkpoint storage /checkpoints: the quota is used up: free some space"),
+    ("StorageReadOnly", A, "StorageUnavailable", "checkpoint storage /checkpoints: the file system is read-only: mount it writable"),
+    ("StorageForbidden", A, "StorageUnavailable", "checkpoint storage /checkpoints: permission is denied: give the user write access"),
     ("StorageReadOnly", A, "StorageUnavailable", "checkpoint storage /checkpoints: [Errno 30] Read-only file system"),
     ("StorageForbidden", A, "StorageUnavailable", "checkpoint storage /checkpoints: [Errno 13] Permission denied"),
     (
@@ -308,6 +312,7 @@ TABLE: list[tuple[str, Source, str, str]] = [
     ("GraceTooShort", D, "GraceTooShort", "attempt 0: worker-0 was asked to stop with a grace period of 5 s"),
     ("StorageOneNode", D, "OneNode", "claim data is ReadWriteOnce: all 2 pods must be on one node"),
     ("CheckpointSkipped", N, "CheckpointDamaged", "step-100 does not verify"),
+    ("SavesFail", N, "SaveFailed", "checkpoint storage /checkpoints: no space is left"),
     ("RescueFailed", N, "RescueFailed", "could not save its last step"),
     ("LossWarning", N, "LossNotFinite", "the loss is NaN at step 7"),
     ("ProcessesRemain", N, "ProcessesRemain", "2 processes do not end"),

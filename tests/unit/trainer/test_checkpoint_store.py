@@ -181,6 +181,17 @@ def test_retention_removes_old_void_and_unfinished_checkpoints(tmp_path: Path) -
     assert own_unfinished.is_dir()
 
 
+def test_the_next_commit_removes_a_failed_save_that_could_not_be_removed(tmp_path: Path) -> None:
+    """The storage was away. A rescue by another rank, and a save of a later step, may still be written to."""
+    store = begin_attempt(tmp_path, 0)
+    failed, rescued, later = store.begin(20), store.rescue_directory(20), store.begin(40)
+    assert store.begin_rescue(rescued)
+    save(store, 30)
+    (newest,) = valid_commits(tmp_path)
+    assert store.retain(newest) == [failed]
+    assert [path.is_dir() for path in (failed, rescued, later)] == [False, True, True]
+
+
 def test_keep_below_two_keeps_two(tmp_path: Path) -> None:
     store = begin_attempt(tmp_path, 0, keep=1)
     for step in (10, 20, 30):

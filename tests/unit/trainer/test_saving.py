@@ -84,11 +84,16 @@ class Rank:
         pass
 
 
+def ranks_of_two() -> list[Rank]:
+    """The ranks of a world of two."""
+    texts, together = ["", ""], threading.Barrier(2)
+    return [Rank(rank, texts, together) for rank in (0, 1)]
+
+
 class TwoRanks:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        texts, together = ["", ""], threading.Barrier(2)
-        self.ranks = [Rank(rank, texts, together) for rank in (0, 1)]
+        self.ranks = ranks_of_two()
         store = Store(directory, FENCE, keep=2)
         store.register(select(CheckpointSpec(str(directory)), FENCE))
         interval = SaveInterval(CheckpointSpec(str(directory)), job_created=FENCE.created, failures=0)
@@ -304,6 +309,14 @@ def test_a_rescue_that_cannot_write_leaves_no_files(world: TwoRanks) -> None:
     world.let_write(1)
     rescue(world, 13, rank=1)  # the claim is gone as well
     assert world.steps == [13]
+
+
+def test_a_rescue_does_not_wait_for_a_save_that_does_not_end(world: TwoRanks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saving, "RESCUE_SECONDS", 0.1)
+    world.begin(10)
+    with pytest.raises(StorageUnavailable, match="a save does not end"):
+        rescue(world, 13)
+    world.let_write(0, 1)
 
 
 def set_limits(monkeypatch: pytest.MonkeyPatch, *, claim: float) -> None:

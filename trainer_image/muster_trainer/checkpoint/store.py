@@ -154,8 +154,9 @@ class Store:
         """Removes checkpoints that are not needed any more, and returns their directories.
 
         It retains the newest `keep` valid commits (at least two), and more if fewer than two of them verify. It also retains
-        unfinished checkpoints of this and higher fences. It removes nothing if a higher fence is registered, because the
-        directory then belongs to that attempt. It does not verify `newest`, because that was written just now.
+        unfinished checkpoints of this and higher fences, but not of saves that this fence began before `newest`: they have failed, and
+        could not be removed then. It removes nothing if a higher fence is registered, because the directory then belongs to that
+        attempt. It does not verify `newest`, because that was written just now.
         """
         removed: list[Location] = []
         with files.storage(self.directory):
@@ -167,7 +168,8 @@ class Store:
             retained = self._retained(valid, newest)
             for one in present:
                 finished_or_old = is_committed(one.path) or one.fence < self.fence
-                if one not in retained and finished_or_old:
+                has_failed = newest is not None and one.step < newest.step and one.path.name == checkpoint_name(one.step, self.fence)
+                if one not in retained and (finished_or_old or has_failed):
                     self._remove(one.path)
                     removed.append(one.path)
         return removed

@@ -40,10 +40,11 @@ from muster_trainer.host.memory import peak_bytes
 from muster_trainer.host.stopping import StopRequest
 from muster_trainer.snapshots.choice import CompleteSnapshot
 from muster_trainer.tasks.module import Task, describe
-from muster_trainer.training.agreement import agree, leave, of_all
+from muster_trainer.training.agreement import agree, gather, leave, of_all
 from muster_trainer.training.engine import Engine, StepOutcome, Survival, rate_share
 from muster_trainer.training.interval import SaveInterval
 from muster_trainer.training.joint_rescue import Standing
+from muster_trainer.training.outage import Outage
 from muster_trainer.training.pace import Pace
 from muster_trainer.training.resume_point import ResumePoint, agree_on_resume_point, choose_and_register, of_memory
 from muster_trainer.training.saving import Saver
@@ -51,6 +52,8 @@ from muster_trainer.training.summaries import Summaries
 from muster_trainer.training.survivor import Survivor, SurvivorSteps
 
 _SAMPLES_NAMED = 8
+_LONGEST_PAUSE_AT_END = 5.0
+"""Seconds. A stop request is noticed between two tries of the last save."""
 _NAN_LOSS_EFFECTS = {"nanLoss: Skip": "leaves out such steps", "nanLoss: Continue": "goes on"}
 
 
@@ -78,6 +81,7 @@ class Training:
         self.total = self.task.config.epochs * self.order.steps_per_epoch
         self.saver = self._saver(self.spec.checkpoint) if self.spec.checkpoint else None
         self.memory = self.engine.memory
+        self.outage = Outage()
         self.survivor = Survivor(self.events, self.stop, attempt=self.env.attempt, disconnect=self.engine.disconnect)
         self.is_stopping = False
         self.is_new = True
@@ -174,9 +178,8 @@ class Training:
             if self._evaluation_due(done):
                 self._evaluate(done)
         self._land()
-        if self.saver:
-            self._register()
-            self.saver.save(self._manifest(self.total, CommitReason.FINAL))
+        if self.saver and not self._save_at_end(self.saver):
+            return self._stop(self.total)
         self._evaluate(self.total)
         self._export()
         self.summaries.close()
@@ -190,11 +193,16 @@ class Training:
         self.events.phase(Activity.RESTORING)
         snapshot = self.memory.newest() if self.memory else None
         survivors = self.engine.survivor_steps
+        began = time.monotonic()
         point = agree_on_resume_point(self.engine, lambda: self._choose(of_memory(survivors, snapshot)))
         # At a stop, and after a snapshot, the evaluation that is due after the step may be missing.
         in_memory = point.source in (ResumeSource.MEMORY, ResumeSource.SURVIVORS)
         self.unmeasured = in_memory or (point.reason is not None and point.reason.is_urgent)
         self.unregistered = point.storage_error is not None
+        if self.unregistered:
+            self._count_failure(waited=time.monotonic() - began)
+        else:
+            self.outage.end()
         if self.engine.rank == 0:
             self._report_what_is_skipped(point, snapshot)
         self._restore(point, snapshot)
@@ -271,8 +279,10 @@ class Training:
         self.events.complain(message)
 
     def _not_stored(self, cause: str) -> None:
-        message = f"{cause}; training goes on with snapshots in memory"
-        self.events.notice(NoticeReason.SAVE_FAILED, message)
+        left = max(0.0, self.outage.LIMIT - self.outage.seconds)
+        message = f"{cause}; training goes on, tries again, and ends if no save succeeds within {left:.0f} s"
+        if self.outage.failures == 1:
+            self.events.notice(NoticeReason.SAVE_FAILED, message)
         self.events.complain(message)
 
     @property
@@ -362,15 +372,18 @@ class Training:
             self.events.say(epoch_line(epoch, self.task.config.epochs, step=done, loss=loss) + waited)
 
     def _seconds_due(self) -> bool:
-        """Whether everySeconds are over by the clock of rank 0. The vote makes all ranks save at the same step. False during a save."""
+        """Whether a save is due by the clock of rank 0: after everySeconds, or again after one that has failed. The vote makes all ranks
+        save at the same step. False during a save."""
         saver = self.saver
-        if saver is None or saver.interval.seconds is None or self.engine.rank != 0 or saver.in_flight:
+        if saver is None or self.engine.rank != 0 or saver.in_flight:
             return False
-        return time.monotonic() - saver.began >= saver.interval.seconds
+        if self.outage.is_on:
+            return self.outage.is_due
+        return saver.interval.seconds is not None and time.monotonic() - saver.began >= saver.interval.seconds
 
     def _due(self, done: int) -> bool:
         every = self.spec.checkpoint.every_steps if self.spec.checkpoint else None
-        return every is not None and done % every == 0
+        return every is not None and done % every == 0 and not self.outage.is_on
 
     # snapshots in memory
 
@@ -403,14 +416,56 @@ class Training:
     # checkpoints
 
     def _try_to_save(self, save: Callable[[], None]) -> None:
-        """Saves. With snapshots in memory, training goes on if the storage fails."""
+        """Saves. If the storage fails, training goes on."""
+        if not self._has_saved(save):
+            self.events.phase(Activity.TRAINING)
+
+    def _has_saved(self, save: Callable[[], None]) -> bool:
+        """Calls `save`. Returns False on all ranks if the storage fails and they go on, and raises StorageUnavailable on all if it has
+        failed for too long.
+
+        It also raises if the first save of a job fails, because the storage may never have worked: the replicas may not share it.
+        """
+        assert self.saver is not None
+        saver, newest, began = self.saver, self.saver.step, time.monotonic()
+        failure = None
         try:
             save()
         except StorageUnavailable as error:
-            if self.memory is None or not self.memory.is_on:
-                raise
-            if self.engine.rank == 0:
-                self._not_stored(str(error))
+            failure = error
+        if saver.step != newest:
+            self.outage.end()
+        if failure is None:
+            return True
+        if saver.path is None and not self.first:
+            raise failure
+        self._count_failure(waited=time.monotonic() - began)
+        seconds = max(gather(self.engine, lambda: self.outage.seconds))
+        if seconds > self.outage.LIMIT:
+            limit = f"training goes on for {self.outage.LIMIT:.0f} s without one"
+            raise of_all(self.engine, StorageUnavailable(f"{failure}; no save has succeeded for {seconds:.0f} s, and {limit}"))
+        if self.engine.rank == 0:
+            self._not_stored(str(failure))
+        return False
+
+    def _count_failure(self, *, waited: float) -> None:
+        self.outage.add(waited=waited)
+        if self.saver:
+            self.saver.seconds = max(self.saver.seconds, waited)  # a rescue would take as long
+
+    def _save_at_end(self, saver: Saver) -> bool:
+        """Saves the last step, and tries again while the storage fails. Returns False if a rank was asked to stop meanwhile."""
+        manifest = self._manifest(self.total, CommitReason.FINAL)
+
+        def register_and_save() -> None:
+            self._register()
+            saver.save(manifest)
+
+        while not self._has_saved(register_and_save):
+            if any(gather(self.engine, lambda: self.stop.requested)):
+                return False
+            time.sleep(min(self.outage.pause, _LONGEST_PAUSE_AT_END))
+        return True
 
     def _save(self, done: int) -> None:
         if self.saver is None or self.spec.checkpoint is None:

@@ -108,9 +108,7 @@ class Saver:
         If another rank has claimed the step, waits for its commit. That rank may be lost too, so this one then saves, in a folder of its
         own: both may write at once. It does not do so if `RESCUE_SECONDS` are too short for that.
         """
-        if self._flight is not None:
-            wait([self._flight.work])
-            files.remove_staging(self._flight.staging, self._flight.directory)
+        self._abandon_save()
         self._since = began = time.monotonic()
         claim_seconds = max(SHORTEST_CLAIM, 2 * self.seconds)
         for number in count():
@@ -140,9 +138,7 @@ class Saver:
         self._since = began = time.monotonic()
         limit = began + RESCUE_SECONDS
         self.engine.disconnect()  # so that the other ranks notice
-        if self._flight is not None:
-            wait([self._flight.work])
-            files.remove_staging(self._flight.staging, self._flight.directory)
+        self._abandon_save()
         rank, shards = self.engine.rank, self.engine.shards
         seconds = self.seconds / len(set(shards))
         meeting = Meeting(self.store, shards)
@@ -172,6 +168,13 @@ class Saver:
                 return
             if time.monotonic() > limit:
                 return
+
+    def _abandon_save(self) -> None:
+        """Waits for the end of the save in flight, and removes what it has staged. Raises StorageUnavailable if it does not end."""
+        if self._flight is not None:
+            if wait([self._flight.work], RESCUE_SECONDS).not_done:
+                raise StorageUnavailable(f"checkpoint storage {self._flight.directory}: a save does not end")
+            files.remove_staging(self._flight.staging, self._flight.directory)
 
     def _await_parts(self, flight: _Flight, meeting: Meeting, *, write_at: float, until: float) -> list[Any] | None:
         """The parts of all shards. This rank writes its own at the time `write_at`, unless another rank has written that shard. None if
