@@ -152,6 +152,19 @@ def test_steps_after_the_last_status_of_muster_run_count_when_it_is_resumed(loca
     assert status["goodput"]["productiveSteps"] == 2000
 
 
+def test_steps_that_a_killed_supervisor_had_not_reported_count_as_lost(local_job: LocalJob) -> None:
+    (local_job.folder / "train.py").write_text(TRAIN.replace("if step % 5 == 0:", "if step == 5:"))
+    local_job.write(job(trainer={"script": "train.py 2000 0.01"}))
+    with local_job.running("job.yaml") as run:
+        local_job.wait_for_step(20)
+        os.kill(local_job.supervisor_of("worker-0"), signal.SIGKILL)
+        code, output = finish(run)
+    assert code == 0, output
+    first, second = local_job.status["attempts"]
+    assert first["lastStep"] == max(event["step"] for event in local_job.events("step") if event["attempt"] == 0)
+    assert second["stepsLost"] == len(read_history(local_job.run).redone) == first["lastStep"] - 5
+
+
 def test_when_guard_and_muster_run_are_killed_the_next_run_ends_what_is_left(local_job: LocalJob) -> None:
     local_job.write(job(trainer={"script": "train.py 2000 0.01"}))
     with local_job.running("job.yaml") as run:

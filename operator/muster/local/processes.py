@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,14 @@ from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 from muster.local.errors import ConfigurationError, StorageError
 from muster.local.launch import Launch
 from muster.local.sweep import REPLICA_MARK, continue_stopped, sweep
-from muster.report.storage import content_of, open_regular
+from muster.report.history import events_in
+from muster.report.storage import content_of, open_regular, tail_of
 from muster_contract.codes import SIGNAL_BASE
-from muster_contract.reports import MAX_LAST_WORDS, LastWords
+from muster_contract.reports import MAX_LAST_WORDS, LastWords, Report
+from muster_contract.run_state import RunState, apply
 from muster_contract.wire import parse
 
+MOST_LAST_EVENTS = 1 << 18  # bytes of the events of a killed supervisor that are read
 REAP_SECONDS = 5.0  # added to the grace period, so that a supervisor can reap and write its last words
 CLOSE_SECONDS = 5.0  # the longest wait until replicas whose processes were ended have finished
 
@@ -48,6 +51,10 @@ class Identity:
         return self.folder / "log.txt"
 
     @property
+    def events(self) -> Path:
+        return self.folder / "events.jsonl"
+
+    @property
     def termination(self) -> Path:
         return self.folder / "termination.json"
 
@@ -64,6 +71,8 @@ class Replica:
     exit_code: int | None = None
     last_words: LastWords | None = None
     killed_because: str = ""
+    last_events: tuple[int | None, RunState] = (None, RunState())
+    """If the supervisor was killed: the last attempt and its state, as the events on disk show them. It may have reported less."""
 
     def view(self, reports: Reports) -> ReplicaView:
         received = reports.of(self.identity.uid)
@@ -81,9 +90,16 @@ class Replica:
             exit_code=self.exit_code,
             last_words=self.last_words,
             message=self.killed_because,
-            report=received.report if received else None,
+            report=self._completed(received.report) if received else None,
             reported=received.time if received else None,
         )
+
+    def _completed(self, report: Report) -> Report:
+        """The report, with the last step and commit of its attempt, which a supervisor that was killed has not reported."""
+        attempt, state = self.last_events
+        if report.waiting or report.attempt != attempt:
+            return report
+        return replace(report, progress=state.progress or report.progress, checkpoint=state.checkpoint or report.checkpoint)
 
     def _phase(self) -> ReplicaPhase:
         if self.finished is None:
@@ -192,6 +208,8 @@ class ProcessTable:
         await asyncio.to_thread(sweep, REPLICA_MARK, replica.identity.uid, grace_seconds=0.0)
         replica.exit_code = code if code >= 0 else SIGNAL_BASE - code
         replica.last_words = read_last_words(replica.identity.termination)
+        if replica.last_words is None:
+            replica.last_events = last_state(replica.identity.events)
         replica.finished = self._now()
         self._changed()
 
@@ -207,3 +225,13 @@ def read_last_words(path: Path) -> LastWords | None:
         return parse(LastWords, content_of(path, MAX_LAST_WORDS))
     except (OSError, ValueError):
         return None
+
+
+def last_state(path: Path) -> tuple[int | None, RunState]:
+    """The last attempt in the file of events, and its state as far as the last events show it."""
+    attempt, state = None, RunState()
+    for event in events_in(tail_of(path, MOST_LAST_EVENTS)):
+        if event.attempt != attempt:
+            attempt, state = event.attempt, RunState()
+        state = apply(state, event)
+    return attempt, state

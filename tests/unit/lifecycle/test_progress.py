@@ -119,6 +119,12 @@ def test_a_resume_from_memory_is_in_the_record_and_leaves_the_commit() -> None:
     assert story.condition("ResumeRegression") == ("False", "ResumedAtCommit")
 
 
+def test_the_attempt_before_had_done_the_step_that_the_next_resumes_from() -> None:
+    """A supervisor that was killed may not have reported it."""
+    assert [record.last_step for record in restarted({"committedStep": 60, "step": 60, "path": "c60"}).status.attempts] == [60, None]
+    assert [record.last_step for record in restarted({"committedStep": 40, "step": 40, "path": "c40"}).status.attempts] == [52, None]
+
+
 def test_the_newest_snapshot_is_written_with_the_progress() -> None:
     story = running_story(1)
     story.see(reporting(step=1, snapshot={"step": 1, "bytes": 2048, "copies": 1}), seconds=20)

@@ -28,7 +28,7 @@ class Left:
         saved_before: int | None = None,
     ) -> None:
         self.stored: list[int] = []
-        self.has_memory = False
+        self.has_memory = self._delays_events = False
         self.engine = SimpleNamespace(rank=rank, rescues=rescues, store_in_memory=self._record_store)
         self.done, self.saved_before = done, saved_before
         self.last = Step(step=done) if done is not None else None
@@ -100,6 +100,15 @@ def test_another_rank_than_0_reports_its_last_step_before_it_saves(rank: int, re
     left = Left(rank=rank)
     left._rescue()
     assert left.saved == [(13, "PeerLost")]
+    assert [event.step for event in left.sent if isinstance(event, Step)] == reported
+
+
+@pytest.mark.parametrize(("delays", "reported"), [(False, [13]), (True, [])])
+def test_a_rank_that_cannot_save_reports_its_last_step_if_no_snapshot_is_due(delays: bool, reported: list[int]) -> None:
+    left = Left(rank=2, rescues=False)
+    left._delays_events = delays
+    left._rescue()
+    assert left.saved == []
     assert [event.step for event in left.sent if isinstance(event, Step)] == reported
 
 

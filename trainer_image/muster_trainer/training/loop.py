@@ -456,17 +456,16 @@ class Training:
         """Saves the steps since the newest commit when the peers are gone, if this rank has the whole state, and time to write it.
 
         If the state can be stored in memory, writes nothing to the storage."""
-        saver = self.saver
         if self._store_in_memory():
             return
-        done = self.done
-        if saver is None or not self.engine.rescues or saver.seconds > RESCUE_SECONDS:
-            return
-        if done is None or done in (saver.step or 0, self.saved_before):
+        saver, done = self.saver, self.done
+        is_in_time = saver is not None and self.engine.rescues and saver.seconds <= RESCUE_SECONDS
+        is_new = saver is not None and done is not None and done not in (saver.step or 0, self.saved_before)
+        if self.engine.rank and self.last is not None and ((is_in_time and is_new) or not self._delays_events):
+            self.events.emit(self.last)  # rank 0 may have ended before it could report this step
+        if saver is None or done is None or not (is_in_time and is_new):
             return
         self.events.phase(Activity.STOPPING)
-        if self.engine.rank and self.last is not None:
-            self.events.emit(self.last)  # rank 0 may have ended before it could report this step
         try:
             saver.rescue(self._manifest(done, CommitReason.PEER_LOST))
         except Exception as error:  # noqa: BLE001 (the attempt ends because of the lost peers)

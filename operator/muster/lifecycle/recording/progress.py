@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from muster.api.status import CheckpointStatus, Notice, Progress, SnapshotStatus, TrainingJobStatus
+from muster.api.status import AttemptRecord, CheckpointStatus, Notice, Progress, SnapshotStatus, TrainingJobStatus
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.failure import last_step_in_words, last_words, loss_in_words
 from muster.lifecycle.facts.times import reported_time, whole_seconds
@@ -48,6 +48,7 @@ def _with_resumed_step(status: TrainingJobStatus, facts: Facts, reported: list[R
     if not reported or record is None or record.step_resumed is not None:
         return status
     resumed = reported[0]
+    status = _with_steps_before(status, resumed.step)
     done = max(status.progress.step if status.progress else 0, _step_before(status))
     record = replace(
         record,
@@ -72,11 +73,24 @@ def _with_resumed_step(status: TrainingJobStatus, facts: Facts, reported: list[R
 
 
 def _step_before(status: TrainingJobStatus) -> int:
-    """The step that the attempts before the newest had reached, by their records. Attempts that ended before they resumed count nothing."""
-    for record in reversed(status.attempts[:-1]):
-        if record.last_step is not None or record.step_resumed is not None:
-            return max(record.last_step or 0, record.step_resumed or 0)
-    return 0
+    """The step that the attempts before the newest had reached, by their records."""
+    record = _last_that_resumed(status)
+    return max(record.last_step or 0, record.step_resumed or 0) if record else 0
+
+
+def _with_steps_before(status: TrainingJobStatus, resumed: int) -> TrainingJobStatus:
+    """The status after an attempt has resumed at this step. The attempts before it had reached the step, even if its supervisor was killed
+    before it could report that."""
+    record = _last_that_resumed(status)
+    if record is None or resumed <= _step_before(status):
+        return status
+    return with_record(status, replace(record, last_step=resumed))
+
+
+def _last_that_resumed(status: TrainingJobStatus) -> AttemptRecord | None:
+    """The last attempt before the newest that has resumed. Attempts that ended before that have done no step."""
+    before = reversed(status.attempts[:-1])
+    return next((record for record in before if record.last_step is not None or record.step_resumed is not None), None)
 
 
 def _skipped_step(status: TrainingJobStatus, facts: Facts, resumed: Resumed) -> int | None:
