@@ -458,10 +458,10 @@ class AttemptRecord(StatusPart):
     step_committed: Count | None = None
     """Step of the newest commit when the attempt began."""
     step_resumed: Count | None = None
-    """Step that the attempt resumed from."""
+    """Step that the attempt resumed from. Absent if it ended before that, and if the program does not report it."""
     resumed_from: ResumeSource | None = None
     """Survivors: the state of processes that survived. Memory: a snapshot in the memory of the replicas. Storage: a commit. Absent at the
-    beginning, and if a program resumed by itself."""
+    beginning, if a program resumed by itself, if the chief of ParameterServer trained on, and if the attempt ended before it resumed."""
     survivors: Count | None = None
     """Number of processes that have trained since an earlier attempt, with the same ids."""
     step_skipped: Count | None = None

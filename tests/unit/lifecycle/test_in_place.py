@@ -354,6 +354,29 @@ def test_unaffected_replicas_train_on_and_their_later_failure_is_a_new_one() -> 
     ]
 
 
+def test_a_restart_before_the_chief_has_resumed_has_the_resume_of_the_chief() -> None:
+    """A worker is killed while the new chief still reads a commit."""
+    story = served()
+    story.see(*servers(chief_0=spent("chief-0", 137)), seconds=20)
+    story.see(*servers(chief_0=ready("chief-0", code=137)), seconds=22)
+    starting = alive("chief-0", attempt=1)
+    story.see(*servers(chief_0=starting), seconds=24)
+    story.see(*servers(chief_0=starting, worker_1=spent("worker-1", 137)), seconds=26)
+    assert (story.status.attempt, story.record.step_resumed) == (2, None)
+    resumed = alive("chief-0", attempt=1, resumed={"step": 30, "committedStep": 30, "path": "c30", "source": "Storage"})
+    story.see(*servers(chief_0=resumed, worker_1=ready("worker-1", code=137)), seconds=28)
+    record = story.record
+    assert (record.step_resumed, record.resumed_from, record.steps_lost) == (30, "Storage", 10)
+    assert [each.step_resumed for each in story.status.attempts] == [0, None, 30]
+    later = alive("chief-0", attempt=1, step=35, resumed={"step": 30, "committedStep": 30, "path": "c30", "source": "Storage"})
+    story.see(*servers(chief_0=later, worker_1=alive("worker-1", attempt=2)), seconds=40)
+    killed = alive("worker-1", attempt=2, waiting=True, last_words=words(137, attempt=2))
+    story.see(*servers(chief_0=later, worker_1=killed), seconds=42)
+    assert (story.status.attempt, story.record.step_resumed, story.record.steps_lost) == (3, 35, 0)
+    story.see(*servers(chief_0=later, worker_1=ready("worker-1", attempt=3, code=137)), seconds=44)
+    assert (story.record.step_resumed, story.record.resumed_from) == (35, None)
+
+
 def test_a_restart_during_which_training_continues_is_no_resume() -> None:
     story = served()
     story.see(*servers(worker_1=spent("worker-1", 137)), seconds=20)

@@ -97,7 +97,8 @@ def _in_its_attempt(
 ) -> ReplicaView:
     current = status.world.attempt if status.world else 0
     if member and member.incarnation is not None:
-        view = _renumbered(view, member.incarnation, current - 1 if member.awaited else current)
+        resumed = any(record.attempt >= member.incarnation and record.step_resumed is not None for record in status.attempts)
+        view = _renumbered(view, member.incarnation, current - 1 if member.awaited else current, resumed=resumed)
     attempt = max(view.attempt, _joined(member, current), _acknowledged(view, status, pods, latest))
     report = view.report
     # When the job has ended, a supervisor that has reported last words exits by itself, even if its report is not `waiting`.
@@ -154,13 +155,15 @@ def _end_time(view: ReplicaView, words: LastWords) -> datetime | None:
     return max(view.created, min(view.reported, reported_time(words.ended_at, fallback=view.reported)))
 
 
-def _renumbered(view: ReplicaView, incarnation: int, attempt: int) -> ReplicaView:
-    """The view with reports about its incarnation changed to reports about `attempt`, without details of the start of its processes."""
+def _renumbered(view: ReplicaView, incarnation: int, attempt: int, *, resumed: bool) -> ReplicaView:
+    """The view with reports about its incarnation changed to reports about `attempt`. They have no details of the start of its processes if
+    the record of an attempt has them, because its processes had `resumed`."""
 
     def words_of(words: LastWords | None) -> LastWords | None:
         return replace(words, attempt=attempt) if words and words.attempt == incarnation else words
 
     report = view.report
     if report and report.attempt == incarnation:
-        report = replace(report, attempt=attempt, resumed=None, marks=Marks(), last_words=words_of(report.last_words))
+        report = replace(report, attempt=attempt, last_words=words_of(report.last_words))
+        report = replace(report, resumed=None, marks=Marks()) if resumed else report
     return replace(view, report=report, last_words=words_of(view.last_words))

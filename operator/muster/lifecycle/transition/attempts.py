@@ -24,7 +24,7 @@ def with_next(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
     status = budget.with_charge(status, facts, failed) if failed else status
     commit = status.checkpoint.step if status.checkpoint else None
     record = AttemptRecord(attempt=number, start_time=facts.stamp, step_committed=commit)
-    if status.progress and in_place.training_continues(status, facts):
+    if status.progress and before and before.step_resumed is not None and in_place.training_continues(status, facts):
         record = replace(record, step_resumed=status.progress.step, steps_lost=0)
     return replace(
         status,
