@@ -419,6 +419,21 @@ def test_a_large_file_without_events_takes_little_time_and_memory(line: str) -> 
         tracemalloc.stop()
 
 
+@pytest.mark.timeout(60)
+def test_a_sparse_file_of_events_takes_little_time_and_memory(run_dir: Path) -> None:
+    before = read_history(run_dir)
+    sparse = run_dir / "attempts/7/worker-0/events.jsonl"
+    sparse.parent.mkdir(parents=True)
+    with sparse.open("wb") as file:
+        file.truncate(1 << 30)
+    tracemalloc.start()
+    try:
+        assert read_history(run_dir) == before
+        assert tracemalloc.get_traced_memory()[1] < 128 << 20
+    finally:
+        tracemalloc.stop()
+
+
 def test_the_page_of_a_run_with_very_many_attempts_shows_the_newest(run_dir: Path) -> None:
     run = read_run(run_dir)
     steps = [step(number, attempt=number, end=float(number)) for number in range(1, 5001)]
