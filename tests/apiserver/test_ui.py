@@ -30,6 +30,7 @@ from tests.support.api_server.logs import log_node
 from tests.support.waiting import wait_until
 from tests.unit.report.test_recorded import leave
 
+ADDRESS = "10.0.0.1"
 pytestmark = pytest.mark.usefixtures("shared_operator")
 
 
@@ -256,28 +257,28 @@ def test_sessions_end_and_their_number_is_bounded(cluster: Cluster, jobs: Jobs) 
     async def live() -> None:
         sessions = UserSessions(server=cluster.admin.server, authority=str(cluster.admin.authority), history=None, clock=lambda: now[0])
         try:
-            first = await sessions.sign_in(reader)
-            assert (await sessions.session(first, None)).user.endswith(f"{jobs.namespace}:reader")
-            others = [await sessions.sign_in(reader) for _ in range(MOST_PER_USER)]
+            first = await sessions.sign_in(reader, ADDRESS)
+            assert (await sessions.session(first, None, ADDRESS)).user.endswith(f"{jobs.namespace}:reader")
+            others = [await sessions.sign_in(reader, ADDRESS) for _ in range(MOST_PER_USER)]
             with pytest.raises(NotSignedInError):
-                await sessions.session(first, None)
+                await sessions.session(first, None, ADDRESS)
             for _ in range(int(SIGN_INS) - MOST_PER_USER - 1):
                 with pytest.raises(NotSignedInError):
-                    await sessions.sign_in("wrong")
+                    await sessions.sign_in("wrong", ADDRESS)
             with pytest.raises(TooManyError):
-                await sessions.sign_in(reader)
+                await sessions.sign_in(reader, ADDRESS)
             now[0] = IDLE_SECONDS - 1
-            await sessions.session(others[0], None)
+            await sessions.session(others[0], None, ADDRESS)
             now[0] = IDLE_SECONDS + 1
-            await sessions.session(others[0], None)
+            await sessions.session(others[0], None, ADDRESS)
             with pytest.raises(NotSignedInError):
-                await sessions.session(others[1], None)
+                await sessions.session(others[1], None, ADDRESS)
             while now[0] < SESSION_SECONDS:
-                await sessions.session(others[0], None)
+                await sessions.session(others[0], None, ADDRESS)
                 now[0] += IDLE_SECONDS / 2
             now[0] = SESSION_SECONDS + 1
             with pytest.raises(NotSignedInError):
-                await sessions.session(others[0], None)
+                await sessions.session(others[0], None, ADDRESS)
         finally:
             await sessions.close()
 

@@ -22,7 +22,7 @@ from muster.api.unchecked import mapping
 from muster.control.cluster import Object
 from muster.control.coordination import RefusedReportError
 from muster.control.errors import ClusterError
-from muster.control.rate_limits import Bucket
+from muster.control.rate_limits import AddressLimits, Bucket
 from muster.kubernetes.election import Requests
 
 AUDIENCE = "muster"
@@ -37,7 +37,6 @@ _MOST_CLAIMS = 16_384
 _POD_UID = "authentication.kubernetes.io/pod-uid"
 _READER_SECONDS = 60.0
 _MOST_READERS = 32
-_MOST_ADDRESSES = 1000
 
 
 @dataclass
@@ -115,7 +114,7 @@ class Readers:
         self._requests = requests
         self._clock = clock
         self._answers: OrderedDict[bytes, tuple[bool, float]] = OrderedDict()
-        self._failures: OrderedDict[str, Bucket] = OrderedDict()  # by address
+        self._failures = AddressLimits(REVIEWS_PER_SECOND, REVIEWS, clock)
         self._lock = asyncio.Lock()
 
     async def check(self, token: str, address: str) -> None:
@@ -132,8 +131,8 @@ class Readers:
 
     async def _review(self, token: str, digest: bytes, address: str, *, was_allowed: bool) -> bool:
         """`was_allowed`: the last review allowed the token, so the rate limit for invalid tokens does not apply."""
-        failures = self._failures_of(address)
-        if not was_allowed and failures.fill(self._clock()) < 1:
+        failures = self._failures.bucket(address)
+        if not was_allowed and failures.tokens < 1:
             raise RefusedReportError(429, "reviews", "too many invalid tokens: try again", retry_seconds=2)
         try:
             allowed = await self._may_read(token)
@@ -149,13 +148,6 @@ class Readers:
             bad = next((each for each, (good, _) in self._answers.items() if not good), next(iter(self._answers)))
             del self._answers[bad]
         return allowed
-
-    def _failures_of(self, address: str) -> Bucket:
-        bucket = self._failures.setdefault(address, Bucket(REVIEWS_PER_SECOND, REVIEWS, REVIEWS, self._clock()))
-        self._failures.move_to_end(address)
-        if len(self._failures) > _MOST_ADDRESSES:
-            self._failures.popitem(last=False)
-        return bucket
 
     async def _may_read(self, token: str) -> bool:
         user: Mapping[str, Any] = (await review(self._requests, token)).get("user") or {}

@@ -103,7 +103,7 @@ class Pages:
         if isinstance(self._sessions, OwnSession):
             return self._sessions.session(cookie)
         kind, _, bearer = request.headers.get("Authorization", "").partition(" ")
-        session = await self._sessions.session(cookie, bearer.strip() if kind.lower() == "bearer" else None)
+        session = await self._sessions.session(cookie, bearer.strip() if kind.lower() == "bearer" else None, request.remote or "")
         recognise(request, session.user)
         return session
 
@@ -168,7 +168,7 @@ class Pages:
             token = (await request.post()).get("token")
         except (ValueError, LookupError, HttpProcessingError):  # the form or its character set is malformed
             token = None
-        id_ = await self._sessions.sign_in(token.strip() if isinstance(token, str) else "")
+        id_ = await self._sessions.sign_in(token.strip() if isinstance(token, str) else "", request.remote or "")
         return self._with_cookie(id_)
 
     async def _sign_out(self, request: web.Request) -> web.StreamResponse:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from muster.client import errors
 from muster.client.connection import connected_as
-from muster.control.rate_limits import Bucket
+from muster.control.rate_limits import AddressLimits, Bucket
 from muster.report.storage import Storage
 from muster.ui.sources import ClusterJobs, DeletedJobs, HistoryRights, ObservedSteps, Sources
 
@@ -27,7 +27,7 @@ SESSION_SECONDS = 8 * 3600.0
 IDLE_SECONDS = 3600.0
 HEADER_SECONDS = 300.0
 """Seconds for which the review of a token in a header is valid."""
-SIGN_INS_PER_SECOND, SIGN_INS = 2.0, 20.0
+SIGN_INS_PER_SECOND, SIGN_INS = 2.0, 20.0  # for each address
 REQUESTS_PER_SECOND, REQUESTS = 5.0, 30.0
 LONGEST_TOKEN = 16 * 1024
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{1,16384}")
@@ -80,12 +80,12 @@ class UserSessions:
         self._server, self._authority, self._history = server, authority, history
         self._clock = clock
         self._sessions: dict[str, Session] = {}
-        self._sign_ins = Bucket(SIGN_INS_PER_SECOND, SIGN_INS, SIGN_INS, clock())
+        self._sign_ins = AddressLimits(SIGN_INS_PER_SECOND, SIGN_INS, clock)
 
-    async def sign_in(self, token: str) -> str:
-        """The id of a new session. Raises NotSignedInError, TooManyError, NoClusterError."""
+    async def sign_in(self, token: str, address: str) -> str:
+        """The id of a new session. `address` is that of the peer. Raises NotSignedInError, TooManyError, NoClusterError."""
         id_ = secrets.token_urlsafe(32)
-        await self._open(id_, token, SESSION_SECONDS)
+        await self._open(id_, token, SESSION_SECONDS, address)
         return id_
 
     async def sign_out(self, id_: str | None) -> None:
@@ -93,13 +93,16 @@ class UserSessions:
         if session is not None:
             await session.stack.aclose()
 
-    async def session(self, id_: str | None, bearer: str | None) -> Session:
-        """The session of a cookie, or of the token that a proxy sends. Raises NotSignedInError, TooManyError, NoClusterError."""
+    async def session(self, id_: str | None, bearer: str | None, address: str) -> Session:
+        """The session of a cookie, or of the token that a proxy sends. `address` is that of the peer.
+
+        Raises NotSignedInError, TooManyError, NoClusterError.
+        """
         await self._remove_old()
         if bearer is not None:
             id_ = f"bearer {hashlib.sha256(_checked(bearer).encode()).hexdigest()}"
             if id_ not in self._sessions:
-                await self._open(id_, bearer, HEADER_SECONDS)
+                await self._open(id_, bearer, HEADER_SECONDS, address)
         session = self._sessions.get(id_ or "")
         if session is None:
             raise NotSignedInError("")
@@ -111,9 +114,9 @@ class UserSessions:
         for id_ in list(self._sessions):
             await self.sign_out(id_)
 
-    async def _open(self, id_: str, token: str, seconds: float) -> None:
+    async def _open(self, id_: str, token: str, seconds: float, address: str) -> None:
         _checked(token)
-        _take(self._sign_ins, self._clock())
+        _take(self._sign_ins.bucket(address), self._clock())
         stack = AsyncExitStack()
         try:
             connection = await stack.enter_async_context(connected_as(token, server=self._server, authority=self._authority))

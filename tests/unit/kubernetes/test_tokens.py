@@ -226,15 +226,3 @@ def test_invalid_tokens_of_one_address_do_not_keep_out_a_new_token_of_another() 
 
     asyncio.run(check())
     assert len(server.reviews) == REVIEWS + 1
-
-
-def test_few_addresses_of_refused_readers_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokens, "_MOST_ADDRESSES", 3)
-
-    async def check() -> list[str]:
-        readers = Readers(ApiServer())
-        for number in range(10):
-            await outcome(readers, token(signature=f"bad{number}"), f"10.0.0.{number}")
-        return list(readers._failures)
-
-    assert asyncio.run(check()) == ["10.0.0.7", "10.0.0.8", "10.0.0.9"]

@@ -17,9 +17,10 @@ from pathlib import Path
 import pytest
 
 from muster.cli.main import main
+from muster.client import errors
 from muster.control import listener
 from muster.control.rate_limits import Bucket
-from muster.ui import serving
+from muster.ui import serving, sessions
 from muster.ui.serving import serve_users
 from muster.ui.sessions import Session, UserSessions
 
@@ -80,8 +81,17 @@ class Site:
 
     async def get(self, connection: Connection, path: str) -> bytes:
         """Sends a request and returns the status line of the response."""
+        return await self._answer(connection, f"GET {path} HTTP/1.1\r\nHost: localhost\r\nCookie: {self.COOKIE}\r\n\r\n")
+
+    async def sign_in(self, connection: Connection, token: str) -> bytes:
+        """Sends the form with the token and returns the status line of the response."""
+        form = f"token={token}"
+        head = f"POST /sign-in HTTP/1.1\r\nHost: localhost\r\nOrigin: http://localhost\r\nContent-Length: {len(form)}\r\n"
+        return await self._answer(connection, f"{head}Content-Type: application/x-www-form-urlencoded\r\n\r\n{form}")
+
+    async def _answer(self, connection: Connection, request: str) -> bytes:
         reader, writer = connection
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nCookie: {self.COOKIE}\r\n\r\n".encode())
+        writer.write(request.encode())
         async with asyncio.timeout(60):
             head = await reader.readuntil(b"\r\n\r\n")
             length = re.search(rb"content-length: (\d+)", head.lower())
@@ -91,11 +101,11 @@ class Site:
 
 @asynccontextmanager
 async def serving_users() -> AsyncIterator[Site]:
-    sessions = UserSessions(server="http://127.0.0.1:9", authority=None, history=None, clock=time.monotonic)
+    users = UserSessions(server="http://127.0.0.1:9", authority=None, history=None, clock=time.monotonic)
     bucket = Bucket(1000.0, 1000.0, 1000.0, time.monotonic())
-    sessions._sessions["ada"] = Session({}, "ada", float("inf"), bucket, time.monotonic())
+    users._sessions["ada"] = Session({}, "ada", float("inf"), bucket, time.monotonic())
     address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    server = asyncio.create_task(serve_users(sessions, host="127.0.0.1", port=0, certificate=None, opened=address.set_result))
+    server = asyncio.create_task(serve_users(users, host="127.0.0.1", port=0, certificate=None, opened=address.set_result))
     try:
         async with asyncio.timeout(60):
             yield Site(int((await address).rstrip("/").rpartition(":")[2]))
@@ -138,4 +148,26 @@ def test_a_connection_without_a_signed_in_user_is_closed(monkeypatch: pytest.Mon
             assert await site.get(signed_in, "/") == b"HTTP/1.1 200 OK"
             signed_in[1].close()
 
+    asyncio.run(check())
+
+
+def test_sign_ins_of_one_address_keep_no_other_address_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    @asynccontextmanager
+    async def refused(*_: object, **__: object) -> AsyncIterator[None]:
+        raise errors.NoRightsError("unknown token")
+        yield
+
+    monkeypatch.setattr(sessions, "connected_as", refused)
+
+    async def check() -> None:
+        async with serving_users() as site:
+            hostile, other = await site.connect("127.0.0.1"), await site.connect("127.0.0.2")
+            answers = [await site.sign_in(hostile, f"wrong-{number}") for number in range(int(2 * sessions.SIGN_INS))]
+            assert answers[0] == b"HTTP/1.1 401 Unauthorized"
+            assert answers[-1] == b"HTTP/1.1 429 Too Many Requests"
+            assert await site.sign_in(other, "wrong") == b"HTTP/1.1 401 Unauthorized"
+            for _, writer in (hostile, other):
+                writer.close()
+
+    monkeypatch.setattr(sessions, "SIGN_INS_PER_SECOND", 0.001)  # a slow machine gives the address no new sign-ins
     asyncio.run(check())
