@@ -79,10 +79,11 @@ def test_a_module_of_the_user_resumes_bit_for_bit_with_dropout_running_averages_
     assert alone.metrics() == pytest.approx(whole.metrics(), abs=1e-6)
 
 
+@pytest.mark.parametrize("strategy", ["Mirrored", "CentralStorage"])
 @pytest.mark.parametrize("loop", ["Custom", "Fit"])
-def test_the_running_averages_of_the_first_device_are_measured_and_kept(loop: str, tmp_path: Path) -> None:
+def test_the_running_averages_of_the_first_device_are_measured_and_kept(strategy: str, loop: str, tmp_path: Path) -> None:
     document = trainer(tmp_path / "checkpoints", config={"epochs": 2}, module="averaged", options={"logicalDevices": 2, "loop": loop})
-    with world("Mirrored", document, size=1, **averaged(tmp_path)) as two:
+    with world(strategy, document, size=1, **averaged(tmp_path)) as two:
         assert two.finish() == [0], two.story()
     assert two.metrics()["others"] == 0
     alone = proofs.second_attempt("OneDevice", {**document, "options": {}}, size=1, **averaged(tmp_path))

@@ -149,7 +149,7 @@ def test_another_rank_than_0_reports_its_last_step_before_it_saves(rank: int, re
 
 
 @pytest.mark.parametrize(("delays", "reported"), [(False, [13]), (True, [])])
-def test_a_rank_that_cannot_save_reports_its_last_step_unless_it_waits_for_a_snapshot(delays: bool, reported: list[int]) -> None:
+def test_a_rank_that_cannot_save_reports_its_last_step_if_no_snapshot_is_due(delays: bool, reported: list[int]) -> None:
     left = Left(rank=2, rescues=False)
     left._delays_events = delays
     left._rescue()

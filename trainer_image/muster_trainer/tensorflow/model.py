@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -20,16 +21,26 @@ def build(task: Task) -> keras.Model:
     if task.config.precision == "BFloat16":
         # Layers compute in bfloat16. Variables, loss and updates stay in float32. The loss is not scaled, because the range is the same.
         keras.config.set_dtype_policy("mixed_bfloat16")
-    try:
-        model = task.build_model(task.config)
-    finally:
-        keras.config.set_dtype_policy(policy)
-    if not isinstance(model, keras.Model):
-        raise UserError(f"{task.title}: build_model must return a keras.Model; it returned {type(model).__name__}")
-    if not model.built:
-        batch = read_batch(task, task.train, np.arange(1))
-        model(tf.nest.map_structure(tf.convert_to_tensor, batch[0]))
+    with tf.variable_creator_scope(_updated_by_first_device):
+        try:
+            model = task.build_model(task.config)
+        finally:
+            keras.config.set_dtype_policy(policy)
+        if not isinstance(model, keras.Model):
+            raise UserError(f"{task.title}: build_model must return a keras.Model; it returned {type(model).__name__}")
+        if not model.built:
+            batch = read_batch(task, task.train, np.arange(1))
+            model(tf.nest.map_structure(tf.convert_to_tensor, batch[0]))
     return model
+
+
+def _updated_by_first_device(create: Callable[..., Any], **options: Any) -> Any:
+    """Creates a variable. With CentralStorage, layers of all devices update one copy of random states and running averages. Keras does not
+    say which update counts, and TensorFlow then refuses all. So the first device's counts, as with the other strategies."""
+    is_central = isinstance(tf.distribute.get_strategy(), tf.distribute.experimental.CentralStorageStrategy)
+    if is_central and options.get("trainable") is False:
+        options["aggregation"] = tf.VariableAggregation.ONLY_FIRST_REPLICA
+    return create(**options)
 
 
 def in_float32(outputs: Any) -> Any:
