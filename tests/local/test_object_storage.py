@@ -6,7 +6,8 @@ import hashlib
 import json
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 from muster_contract.errors import BadConfiguration, PeerLost, StorageUnavailable
 from muster_contract.events import CommitReason
 from muster_contract.trainer_spec import CheckpointSpec
-from muster_trainer.checkpoint import Fence, Manifest, Store, read_back, select
+from muster_trainer.checkpoint import Fence, Manifest, Store, objects, read_back, select
 from muster_trainer.checkpoint.objects import ObjectPath, _file_system
 from muster_trainer.checkpoint.selection import valid_commits
 from muster_trainer.data.dataset import ArrayDataSet
@@ -109,6 +110,31 @@ def test_credentials_that_are_wrong_and_a_server_that_is_away_are_said_in_words(
     _file_system.cache_clear()
     with pytest.raises(StorageUnavailable, match=r"s3://.*Could not connect.*is the storage reachable"):
         begin_attempt(root, 0)
+
+
+def test_a_server_that_does_not_answer_fails_every_request(
+    root: ObjectPath, server: ObjectStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(objects.S3_CONFIG, "read_timeout", 1)
+    monkeypatch.setattr(objects, "WRITE_SECONDS", 3)
+    _file_system.cache_clear()
+    (file := tmp_path / "file").write_bytes(bytes(1 << 20))
+    (root / "here").write_bytes(b"content")
+    requests: list[Callable[[], object]] = [
+        (root / "here").read_bytes,
+        lambda: root.glob("*"),
+        (root / "here").exists,
+        lambda: (root / "here").download(tmp_path / "download"),
+        lambda: (root / "new").write_bytes(b"new"),
+        lambda: (root / "new").create(b"new"),
+        lambda: (root / "new").upload(file),
+        (root / "new").remove,
+    ]
+    with ThreadPoolExecutor(len(requests)) as threads, server.frozen():
+        for future in [threads.submit(request) for request in requests]:
+            with pytest.raises(OSError, match=r"(Read timeout|does not answer).*s3://"):
+                future.result(timeout=120)
+    assert (root / "here").read_bytes() == b"content"
 
 
 @pytest.mark.torch

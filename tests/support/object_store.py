@@ -72,9 +72,15 @@ class ObjectStore:
         limit = time.monotonic() + DEADLINE
         while not (path := next(self.objects.glob(pattern), None)):
             assert time.monotonic() < limit, f"no {pattern} in {DEADLINE} s"
+        with self.frozen():
+            yield path
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """The server neither answers nor refuses."""
         self.server.send_signal(signal.SIGSTOP)
         try:
-            yield path
+            yield
         finally:
             self.server.send_signal(signal.SIGCONT)
 

@@ -16,8 +16,14 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-CONNECT_SECONDS, READ_SECONDS = 10, 60
-S3_CONFIG = {"connect_timeout": CONNECT_SECONDS, "read_timeout": READ_SECONDS, "retries": {"max_attempts": 4, "mode": "standard"}}
+CONNECT_SECONDS, READ_SECONDS = 5, 15
+S3_CONFIG = {"connect_timeout": CONNECT_SECONDS, "read_timeout": READ_SECONDS, "retries": {"total_max_attempts": 3, "mode": "standard"}}
+S3_TRIES = 2
+"""How often s3fs tries a request, with all attempts of the client each time. It is needed if the content of an answer breaks off."""
+WRITE_SECONDS = S3_TRIES * 3 * READ_SECONDS
+"""For a request that writes. The client waits without limit until the store asks for the content (Expect: 100-continue)."""
+SLOWEST_BYTES = 1 << 20
+"""Bytes in a second. A longer content has more time in proportion."""
 
 FULL = ("InsufficientStorage", "StorageFull", "QuotaExceeded")  # of versitygw and HTTP 507, of MinIO, of Ceph
 
@@ -121,13 +127,13 @@ class ObjectPath:
 
     def write_bytes(self, content: bytes) -> None:
         with self._store() as store:
-            store.pipe_file(self.uri, content)
+            store.pipe_file(self.uri, content, timeout=_write_seconds(len(content)))
 
     def create(self, content: bytes) -> bool:
         """Writes the object unless it exists. Returns whether it was written. The store decides, by a PUT with If-None-Match."""
         try:
             with self._store() as store:
-                store.pipe_file(self.uri, content, mode="create")
+                store.pipe_file(self.uri, content, mode="create", timeout=_write_seconds(len(content)))
         except FileExistsError:
             return False
         return True
@@ -140,7 +146,7 @@ class ObjectPath:
 
     def upload(self, source: Path) -> None:
         with self._store() as store:
-            store.put_file(str(source), self.uri)
+            store.put_file(str(source), self.uri, timeout=_write_seconds(source.stat().st_size))
 
     def download(self, target: Path) -> None:
         with self._store() as store:
@@ -150,7 +156,7 @@ class ObjectPath:
         """Removes the object, or all objects below the path."""
         try:
             with self._store() as store:
-                store.rm(self.uri, recursive=True)
+                store.rm(self.uri, recursive=True, timeout=_write_seconds(0))
         except FileNotFoundError:
             pass
 
@@ -165,11 +171,17 @@ class ObjectPath:
             raise FileExistsError(errno.EEXIST, "there is such an object", self.uri) from error
         except PermissionError as error:
             raise PermissionError(errno.EACCES, str(error), self.uri) from error
+        except TimeoutError as error:
+            raise TimeoutError(errno.ETIMEDOUT, "the store does not answer", self.uri) from error
         except Exception as error:
             message = " ".join(str(getattr(error, "strerror", None) or error).split()) or type(error).__name__
             if "Checksum" in type(error).__name__:  # the client raises it if the content is not that which was stored
                 raise ValueError(f"{self.name} is damaged: {message}") from error
             raise OSError(errno.ENOSPC if any(code in message for code in FULL) else errno.EIO, message, self.uri) from error
+
+
+def _write_seconds(size: int) -> float:
+    return WRITE_SECONDS + size / SLOWEST_BYTES
 
 
 Location = Path | ObjectPath
@@ -187,7 +199,10 @@ def _file_system(protocol: str) -> Any:
         import fsspec
 
         options = {"config_kwargs": S3_CONFIG} if protocol == "s3" else {}
-        return fsspec.filesystem(protocol, use_listings_cache=False, skip_instance_cache=True, **options)
+        client = fsspec.filesystem(protocol, use_listings_cache=False, skip_instance_cache=True, **options)
+        if protocol == "s3":
+            client.retries = S3_TRIES
+        return client
     except ImportError as error:
         raise OSError(f"{error}: pip install fsspec s3fs, or use the bundled image") from error
 
