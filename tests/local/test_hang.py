@@ -66,6 +66,7 @@ def test_a_stopped_rank_and_one_that_sleeps_in_a_step_are_named_with_all_stacks_
     assert second.startswith("rank 0: ")
     assert "distributed" in second or "autograd" in second, second
     assert last["stepResumed"] >= 40
+    assert [record["stepsLost"] for record in (slept, last)] == [0, 0], "a rank that only waits for the other saves its last step"
     for rank in (0, 1):
         log = (local_job.run / f"attempts/0/worker-{rank}/log.txt").read_text()
         assert log.count("attempt 0 hangs") == log.count("attempt 1 hangs") == 1

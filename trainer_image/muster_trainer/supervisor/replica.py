@@ -310,9 +310,7 @@ class Replica:
         if reply.dump and not self._earliest_end:
             self._dump()
         begin = max(time.monotonic(), self._earliest_end)
-        is_joining = self._state.waits and self._state.phase in BEFORE_STEPS  # survivors, with the state of the previous attempt
-        to_save_together = reply.grace_seconds or 0.0
-        to_save_alone = self._rescue_seconds if is_joining or not reply.dump else 0.0
+        to_save_together, to_save_alone = reply.grace_seconds or 0.0, self._rescue_seconds
         if not (reply.end or reply.dump or to_save_together):
             begin += self._break_world()
         if to_save_alone and not (to_save_together or self._ending.termed):
@@ -368,9 +366,10 @@ class Replica:
 
     @property
     def _to_end(self) -> list[Process]:
-        """The processes that end with this attempt. Those that wait for the next one end only if there is none."""
+        """The processes that end with this attempt. Those that wait for the next one end only if there is none, or after a hang: it may be
+        their fault."""
         reply = self._reporter.reply
-        is_last = self._stops_handled > 0 or (reply is not None and reply.end)
+        is_last = self._stops_handled > 0 or (reply is not None and (reply.end or reply.dump))
         return [process for process in self._processes if is_last or not process.waiting]
 
     def _clear_descendants(self) -> None:
