@@ -17,6 +17,7 @@ import pytest
 from muster_contract.codes import ExitCode
 from muster_contract.errors import ConnectionLost, PeerLost, StorageUnavailable
 from muster_contract.events import ErrorEvent, ResumeSource, Step, Waiting
+from muster_contract.reports import Reply
 from muster_contract.trainer_spec import CheckpointSpec
 from muster_trainer.checkpoint import Store, select
 from muster_trainer.checkpoint.selection import registrations
@@ -414,11 +415,11 @@ def test_the_end_of_a_process_closes_each_descriptor_once(log: list[str]) -> Non
     assert process.closed == {process.stdout, process.stderr, process.events, process.orders}
 
 
-def replica(*processes: Process, stops: int = 0, end: bool | None = None) -> Any:
+def replica(*processes: Process, stops: int = 0, reply: Reply | None = None) -> Any:
     return SimpleNamespace(
         _processes=list(processes),
         _stops_handled=stops,
-        _reporter=SimpleNamespace(reply=None if end is None else SimpleNamespace(end=end)),
+        _reporter=SimpleNamespace(reply=reply),
         _state=SimpleNamespace(errors={}),
         _peer_lost=None,
     )
@@ -428,10 +429,12 @@ def to_end(of: Any) -> list[int]:
     return [process.rank for process in vars(Replica)["_to_end"].fget(of)]
 
 
-def test_one_that_waits_is_not_ended_with_its_siblings_unless_nothing_follows() -> None:
+def test_one_that_waits_ends_with_its_siblings_if_nothing_follows_or_after_a_hang() -> None:
     processes = [Process(0, 1, 0, 0, 0, waiting=True), Process(1, 2, 0, 0, 0)]
-    assert to_end(replica(*processes)) == to_end(replica(*processes, end=False)) == [1]
-    assert to_end(replica(*processes, stops=1)) == to_end(replica(*processes, end=True)) == [0, 1]
+    assert to_end(replica(*processes)) == to_end(replica(*processes, reply=Reply(attempt=1))) == [1]
+    assert to_end(replica(*processes, stops=1)) == [0, 1]
+    assert to_end(replica(*processes, reply=Reply(attempt=1, end=True))) == [0, 1]
+    assert to_end(replica(*processes, reply=Reply(attempt=1, dump=True))) == [0, 1]
 
 
 def test_one_that_waits_counts_as_one_that_has_lost_its_peers() -> None:
