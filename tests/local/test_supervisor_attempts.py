@@ -153,8 +153,8 @@ raise SystemExit(20)
 """
 
 
-@pytest.mark.parametrize(("whole", "dump", "commits"), [(True, False, [7]), (False, False, []), (True, True, [])])
-def test_one_that_has_the_whole_state_may_save_it_when_its_peers_are_gone(
+@pytest.mark.parametrize(("whole", "dump", "commits"), [(True, False, [7]), (False, False, []), (True, True, [7]), (False, True, [])])
+def test_one_that_can_save_alone_may_do_so_when_its_peers_are_gone_or_hang(
     run: SupervisorRun, coordinator: Coordinator, whole: bool, dump: bool, commits: list[int]
 ) -> None:
     set_reply(coordinator)
