@@ -1,4 +1,4 @@
-"""The share of its time in which a job in a cluster does new steps, while each minute a random fault of the matrix strikes it:
+"""Measures how much of its time a job in a cluster spends on new steps, while a random fault of the matrix strikes it every minute:
 `python -m bench.cluster_goodput`. Prints JSON.
 
 It runs on the cluster of `make cluster`. The job is DDP with two workers and one spare. Its losses must equal those of a job that nothing
@@ -73,7 +73,7 @@ def strikes(muster: installation.Installation, job: ClusterJob, draw: random.Ran
 
 
 def disturbed(place: Ground, muster: installation.Installation, *, minutes: float, seed: int) -> Struck:
-    """Trains for `minutes`. Each fault strikes at the begin of a minute, or after the one before has ended."""
+    """Trains for `minutes`. Each fault strikes at the start of a minute, or when the one before has ended."""
     recovery = {**UNLIMITED, "spares": 1, "attemptsWithoutProgress": 100, "hang": {"stepSeconds": HANG_SECONDS}}
     job = place.apply(apart(_digits("disturbed", delay=STEP_SECONDS, recovery=recovery)))
     job.wait_until("two workers train", lambda status: trains(status, 2), timeout=TIMEOUT_SECONDS)

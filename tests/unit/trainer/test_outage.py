@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from muster_contract.errors import StorageUnavailable, TrainerError
+from muster_contract.errors import StorageUnavailable
 from muster_contract.notices import NoticeReason
 from muster_trainer.training import loop, outage
 from muster_trainer.training.loop import Training
 from muster_trainer.training.outage import Outage
-from tests.unit.trainer.test_saving import SECONDS, Rank, ranks_of_two
+from tests.unit.trainer.test_saving import Rank, on_all, ranks_of_two
 
 LIMIT = Outage.LIMIT
 
@@ -113,15 +113,7 @@ class World:
         self.pool = ThreadPoolExecutor(2)
 
     def all(self, call: Callable[[Trains], Any]) -> list[Any]:
-        """The result or the error of `call` on each rank."""
-
-        def attempt(training: Trains) -> Any:
-            try:
-                return call(training)
-            except TrainerError as error:
-                return error
-
-        return list(self.pool.map(attempt, self.ranks, timeout=SECONDS))
+        return on_all(self.pool, self.ranks, call)
 
     def save(self, step: int = 30) -> list[Any]:
         return self.all(lambda training: training._save(step))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -26,6 +26,7 @@ from muster_trainer.training.interval import SaveInterval
 from muster_trainer.training.saving import Saver
 from tests.support.waiting import wait_until
 
+T = TypeVar("T")
 SECONDS = 30
 FENCE = Fence(datetime(2026, 11, 21, 11, 16, 14, tzinfo=UTC), 0)
 MANIFEST = Manifest(0, 0, 0, 0, 2, "DDP", 0, {}, {}, CommitReason.PERIODIC, "now")
@@ -90,6 +91,18 @@ def ranks_of_two() -> list[Rank]:
     return [Rank(rank, texts, together) for rank in (0, 1)]
 
 
+def on_all(pool: ThreadPoolExecutor, ranks: Sequence[T], call: Callable[[T], Any]) -> list[Any]:
+    """The result or the error of `call` on each rank, at the same time."""
+
+    def attempt(one: T) -> Any:
+        try:
+            return call(one)
+        except TrainerError as error:
+            return error
+
+    return list(pool.map(attempt, ranks, timeout=SECONDS))
+
+
 class TwoRanks:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -101,15 +114,7 @@ class TwoRanks:
         self.pool = ThreadPoolExecutor(2)
 
     def all(self, call: Callable[[Saver], Any]) -> list[Any]:
-        """The result or the error of `call` on each rank."""
-
-        def attempt(saver: Saver) -> Any:
-            try:
-                return call(saver)
-            except TrainerError as error:
-                return error
-
-        return list(self.pool.map(attempt, self.savers, timeout=SECONDS))
+        return on_all(self.pool, self.savers, call)
 
     def begin(self, step: int) -> list[Any]:
         return self.all(lambda saver: saver.begin(replace(MANIFEST, step=step)))

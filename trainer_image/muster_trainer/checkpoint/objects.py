@@ -17,10 +17,15 @@ from pathlib import Path
 from typing import Any
 
 CONNECT_SECONDS, READ_SECONDS = 5, 15
-S3_CONFIG = {"connect_timeout": CONNECT_SECONDS, "read_timeout": READ_SECONDS, "retries": {"total_max_attempts": 3, "mode": "standard"}}
+ATTEMPTS = 3
+S3_CONFIG = {
+    "connect_timeout": CONNECT_SECONDS,
+    "read_timeout": READ_SECONDS,
+    "retries": {"total_max_attempts": ATTEMPTS, "mode": "standard"},
+}
 S3_TRIES = 2
 """How often s3fs tries a request, with all attempts of the client each time. It is needed if the content of an answer breaks off."""
-WRITE_SECONDS = S3_TRIES * 3 * READ_SECONDS
+WRITE_SECONDS = S3_TRIES * ATTEMPTS * READ_SECONDS
 """For a request that writes. The client waits without limit until the store asks for the content (Expect: 100-continue)."""
 SLOWEST_BYTES = 1 << 20
 """Bytes in a second. A longer content has more time in proportion."""
