@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -92,9 +93,9 @@ def kill_operator(job: ChaosJob) -> int:
 def fill_disk(job: ChaosJob) -> int:
     """To the process that saves it is as a full disk is: files cannot grow. After a failed save, there is space again."""
     job.wait_for_event("commit")
-    pid = job.pid_of(job.first)
+    pid, begun = job.pid_of(job.first), time.time()
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (1 << 10, resource.RLIM_INFINITY))
-    job.wait_for_event("notice", lambda event: event["reason"] == "SaveFailed")
+    job.wait_for_event("notice", lambda event: event["reason"] == "SaveFailed" and event["time"] >= begun)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -120,8 +121,9 @@ stop_process = in_pod("os.kill(pid, signal.SIGSTOP)")
 def fill_disk(job: ClusterJob, replica: str) -> None:
     """To the process that saves it is as a full disk is: files cannot grow. After a failed save, there is space again."""
     job.wait_for_event("commit")
+    begun = time.time()
     in_pod("resource.prlimit(pid, resource.RLIMIT_FSIZE, (1024, -1))")(job, replica)
-    job.wait_for_event("notice", lambda event: event["reason"] == "SaveFailed")
+    job.wait_for_event("notice", lambda event: event["reason"] == "SaveFailed" and event["time"] >= begun)
     in_pod("resource.prlimit(pid, resource.RLIMIT_FSIZE, (-1, -1))")(job, replica)
 
 
