@@ -10,9 +10,9 @@ import pytest
 from muster.api.status import Reason
 from muster.control import replies
 from muster.lifecycle.actions import CreateReplica, DeleteReplica
-from muster.lifecycle.observed import ReplicaView
+from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 from muster.render.addresses import addresses_of
-from tests.unit.lifecycle.lifecycle_cases import Story, at, job, members, replica, report, stand_bys, words
+from tests.unit.lifecycle.lifecycle_cases import Story, at, created, job, members, replica, report, stand_bys, words
 
 
 def alive(label: str, *, attempt: int = 0, made_in: int = 0, **fields: Any) -> ReplicaView:
@@ -182,6 +182,28 @@ def test_a_spare_takes_the_place_of_a_worker_that_turns_out_to_be_lost() -> None
     story.see(kept, gone, taken, seconds=25.2)
     assert story.status.world
     assert story.status.world.ready_time == at(25.2)
+
+
+@pytest.mark.parametrize("end", [{"phase": ReplicaPhase.FAILED, "finished": at(20), "exit_code": 137}, {"deleting": at(20), "due": at(50)}])
+def test_a_spare_takes_the_place_of_a_worker_that_ends_after_its_peer_has(end: dict[str, Any]) -> None:
+    """Its peer reports the loss first. Only then its pod shows that it has ended."""
+    story, gone = loss_reported_by_the_peer()
+    assert members(story) == ["worker-0", "worker-1"]
+    kept = replace(alive("worker-0", attempt=1, waiting=True), reported=at(20.2))
+    decision = story.see(kept, replace(gone, **end), replace(spare("worker-2"), reported=at(20)), seconds=20.2)
+    assert (story.status.attempt, members(story)) == (1, ["worker-0", "worker-2"])
+    assert not story.status.left_behind
+    assert not [action for action in decision.actions if isinstance(action, CreateReplica)]
+
+
+def test_a_worker_that_ends_after_its_peer_has_is_created_again_without_a_spare() -> None:
+    story, gone = loss_reported_by_the_peer()
+    kept = replace(alive("worker-0", attempt=1, waiting=True), reported=at(20.2))
+    over = replace(gone, phase=ReplicaPhase.FAILED, finished=at(20), exit_code=137)
+    story.see(kept, over, replace(spare("worker-2", ready=False), reported=at(20)), seconds=20.2)
+    assert (story.status.attempt, members(story)) == (1, ["worker-0", "worker-1"])
+    decision = story.see(kept, replace(spare("worker-2", ready=False), reported=at(20)), seconds=20.3)
+    assert created(decision) == ["worker-1/1"]
 
 
 def test_a_silent_spare_takes_no_place_of_a_worker_that_turns_out_to_be_lost() -> None:

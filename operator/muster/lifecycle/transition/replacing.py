@@ -17,31 +17,25 @@ from muster.lifecycle.facts.silence import silent_after_the_end_at, silent_at
 from muster.lifecycle.observed import Replica, ReplicaPhase, ReplicaView
 from muster.lifecycle.state import is_open
 from muster.lifecycle.transition import spares
-from muster.lifecycle.transition.fence import may_acknowledge
 
 _SUFFIXES = 1000
 """The number of suffixes. They have three digits at most, so that names stay short."""
 
 
 def with_left_behind(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
-    """The status with the pods of older attempts that do not answer now. A ready spare, or a new pod, takes the place of each."""
-    if not is_open(status) or not facts.replaces_at_once or status.world is None:
+    """The status with the pods of older attempts that do not answer now. A ready spare, or a new pod, takes the place of each. A ready
+    spare also takes the place of a pod that has ended before it could acknowledge the attempt."""
+    if not is_open(status) or status.world is None:
         return status
     facts = facts.in_world_of(status)
-    lost = [view for view in facts.older_than(status.attempt) if _does_not_answer(view, facts)][: MAX_LEFT_BEHIND - len(status.left_behind)]
-    if not lost:
+    left = [view for view in facts.older_than(status.attempt) if _does_not_answer(view, facts)] if facts.replaces_at_once else []
+    left = left[: MAX_LEFT_BEHIND - len(status.left_behind)]
+    uids = {view.replica: view.uid for view in left}
+    status = spares.with_successors(status, facts, lambda member: _is_in_place_of(member, uids), excluded=set(uids.values()))
+    if not left or status.world is None:
         return status
-    entries = (_entry(view, facts) for view in lost)
-    uids = {view.replica: view.uid for view in lost}
-    has_spares = facts.spec.recovery.spares and not status.world.ready_time and may_acknowledge(status, facts)
-    are_lost = set(uids.values())
-    free = [view for view in spares.ready(facts) if view.uid not in are_lost] if has_spares else []
-
-    def successor(member: Member) -> Member:
-        takes_over = free and member.role == facts.strategy.worker_role
-        return spares.member_of(free.pop(0)) if takes_over else _renamed(member, status)
-
-    members = tuple(successor(member) if _is_in_place_of(member, uids) else member for member in status.world.members)
+    members = tuple(_renamed(member, status) if _is_in_place_of(member, uids) else member for member in status.world.members)
+    entries = (_entry(view, facts) for view in left)
     return replace(status, left_behind=(*status.left_behind, *entries), world=replace(status.world, members=members))
 
 

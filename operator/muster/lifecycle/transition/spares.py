@@ -7,11 +7,15 @@ replica that has left the world again, as the next spare.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
 from muster.api.status import Member, Reason, TrainingJobStatus, World
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.silence import is_silent
 from muster.lifecycle.observed import Replica, ReplicaView
 from muster.lifecycle.state import newest
+from muster.lifecycle.transition.fence import may_acknowledge
 from muster.lifecycle.transition.in_place import can_continue, reused_pods
 from muster.strategies.base import WorldPlan
 
@@ -45,7 +49,26 @@ def ready(facts: Facts) -> list[ReplicaView]:
     return [view for view in facts.standing_by if view.replica in positions and is_ready(view) and not is_silent(view, facts)]
 
 
-def member_of(spare: ReplicaView) -> Member:
+def with_successors(
+    status: TrainingJobStatus, facts: Facts, is_silent: Callable[[Member], bool], *, excluded: Collection[str]
+) -> TrainingJobStatus:
+    """The status in which ready spares take the places of members that can no longer acknowledge the attempt: those that are silent, and
+    those whose pods have ended or are to end. Peers may report the loss of a pod before the pod does. `excluded` are uids of pods that take
+    no place."""
+    world = status.world
+    if world is None or world.ready_time or not facts.spec.recovery.spares or not may_acknowledge(status, facts):
+        return status
+    free = [view for view in ready(facts) if view.uid not in excluded]
+    active = {view.uid for view in facts.replicas if view.is_active}
+
+    def successor(member: Member) -> Member:
+        is_lost = is_silent(member) or (member.awaited and member.uid not in active)
+        return _member_of(free.pop(0)) if is_lost and free and member.role == facts.strategy.worker_role else member
+
+    return replace(status, world=replace(world, members=tuple(successor(member) for member in world.members)))
+
+
+def _member_of(spare: ReplicaView) -> Member:
     """The spare as a member that has not acknowledged the attempt yet."""
     return Member(role=spare.role, index=spare.index, uid=spare.uid, awaited=True, suffix=spare.suffix)
 
