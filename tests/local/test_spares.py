@@ -69,6 +69,23 @@ def test_a_spare_takes_the_place_of_a_lost_worker_with_the_same_losses(strategy:
 
 
 @pytest.mark.torch
+def test_a_spare_takes_the_place_of_a_worker_that_ends_in_the_next_attempt(tmp_path: Path) -> None:
+    """The loss of its process is known first. Its supervisor has neither reported that nor ended when the next attempt begins."""
+    local_job = LocalJob(tmp_path)
+    with local_job.running(local_job.write(digits("DDP", spares=1))):
+        wait_until(lambda: local_job.status.get("readySpares") == 1, "the spare is ready", seconds=SECONDS)
+        local_job.wait_for_step(5)
+        supervisor = local_job.supervisor_of("worker-0")
+        os.kill(supervisor, signal.SIGSTOP)
+        os.kill(local_job.pid_of("worker-0"), signal.SIGKILL)
+        wait_until(lambda: local_job.status["attempt"] == 1, "the next attempt", seconds=SECONDS)
+        os.kill(supervisor, signal.SIGKILL)
+        wait_until(lambda: labels(local_job) == ["worker-2", "worker-1"], "the spare is a member of the world", seconds=SECONDS)
+        local_job.wait_for_step(local_job.status["progress"]["step"] + 5, attempt=1)
+        assert local_job.status["attempt"] == 1, local_job.story()
+
+
+@pytest.mark.torch
 def test_spares_continue_from_their_copies_when_all_workers_are_lost(tmp_path: Path) -> None:
     """Each worker has the only other copy of the other's part, and there is no commit. So only the spares have the state."""
     local_job = LocalJob(tmp_path)

@@ -43,8 +43,9 @@ class Channel:
     """The callbacks of the server.
 
     `identify` returns the uid of the pod that a bearer token belongs to, and `reply_to` the reply to a report; both raise
-    RefusedReportError. `wake` is called with the pod's uid when a report was new. `random` returns floats of [0, 1). `refused` is called
-    with the reason of each refusal. `job_of` returns the key of a pod's job, as `CoordinationServer.job_changed` takes it."""
+    RefusedReportError. `wake` is called with the pod's uid when a report was new, and `left` when its supervisor has lost its connection.
+    `random` returns floats of [0, 1). `refused` is called with the reason of each refusal. `job_of` returns the key of a pod's job, as
+    `CoordinationServer.job_changed` takes it."""
 
     reports: Reports
     identify: Callable[[str], Awaitable[str]]
@@ -52,6 +53,7 @@ class Channel:
     wake: Callable[[str], None]
     now: Callable[[], datetime]
     random: Callable[[], float]
+    left: Callable[[str], None] = lambda _: None
     refused: Callable[[str], None] = lambda _: None
     job_of: Callable[[str], str] = lambda _: ""
     limits: RateLimits = field(default_factory=lambda: RateLimits(monotonic))
@@ -107,11 +109,15 @@ class CoordinationServer:
         application.router.add_post("/v1/report", self._report)
         self._long_polls = _LongPolls()
         application.on_shutdown.append(self._long_polls.end_all)
-        self.listener = Listener(application, refused=channel.refused)
+        self.listener = Listener(application, refused=channel.refused, left=self._disconnect)
 
     def job_changed(self, job: str) -> None:
         """Answers the held reports of the job's pods if their reply has changed."""
         self._long_polls.changed(job)
+
+    def _disconnect(self, pod_uid: str) -> None:
+        if self._channel.reports.disconnect(pod_uid, self._channel.now()):
+            self._channel.left(pod_uid)
 
     async def _report(self, request: web.Request) -> web.Response:
         try:
@@ -126,6 +132,7 @@ class CoordinationServer:
             raise RefusedReportError(415, "encoding", "send the report as plain JSON, without a Content-Encoding")
         pod_uid = await channel.identify(bearer_token(request))
         recognise(request, pod_uid)
+        channel.reports.connect(pod_uid)
         size = MAX_REPORT if request.content_length is None else request.content_length
         if size > MAX_REPORT:
             raise _too_large()

@@ -57,9 +57,17 @@ log.addFilter(_Malformed())
 
 
 class Listener:
-    """Serves an application from `start` to `stop`. `refused` is called with the reason for each connection that is closed early."""
+    """Serves an application from `start` to `stop`. `refused` is called with the reason for each connection that is closed early. `left` is
+    called with an identity whose peer has closed, or lost, its last connection."""
 
-    def __init__(self, application: web.Application, limits: Limits = Limits(), *, refused: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        application: web.Application,
+        limits: Limits = Limits(),
+        *,
+        refused: Callable[[str], None] = lambda _: None,
+        left: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._runner = web.AppRunner(
             application,
             access_log=None,
@@ -70,6 +78,7 @@ class Listener:
             lingering_time=_LINGERING_SECONDS,
         )
         self._refused = refused
+        self._left = left
         self._limits = limits
         self._context: ssl.SSLContext | None = None
         self._server: asyncio.Server | None = None
@@ -158,6 +167,8 @@ class Listener:
             self._authenticated_count -= 1
             if not mine:
                 del self._authenticated[connection.identity]
+                if connection.closed_by_peer:
+                    self._left(connection.identity)
 
 
 def recognise(request: web.BaseRequest, identity: str) -> None:
@@ -182,6 +193,7 @@ class _Connection(asyncio.Protocol):
         self.address = ""
         self.identity = ""
         self.unproven = 0  # bytes since it last authenticated itself
+        self.closed_by_peer = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -266,6 +278,7 @@ class _Connection(asyncio.Protocol):
             self._handler.data_received(data)
 
     def eof_received(self) -> bool | None:
+        self.closed_by_peer = True
         return self._handler.eof_received() if self._handler is not None else None
 
     def pause_writing(self) -> None:
@@ -277,6 +290,7 @@ class _Connection(asyncio.Protocol):
             self._handler.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.closed_by_peer = self.closed_by_peer or exc is not None
         self._forget()
         if self._handler is not None:
             self._handler.connection_lost(exc)

@@ -217,7 +217,12 @@ class Reconciler:
             return view
         if received.report.inputs:  # a report of the fetcher: nothing trains yet
             return replace(view, inputs=received.report.inputs)
-        return view.with_report(received.report, time=received.time, missed_seconds=reports.missed_since(received))
+        return view.with_report(
+            received.report,
+            time=received.time,
+            missed_seconds=reports.missed_since(received),
+            disconnected=reports.disconnected_since(view.uid),
+        )
 
     def _worth_a_look(self, job: TrainingJob, cached: Observed) -> bool:
         """Whether a live list of pods can show more than the cache. While the cache shows replicas of an older attempt, a live list would

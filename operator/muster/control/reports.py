@@ -29,6 +29,7 @@ class Reports:
     def __init__(self) -> None:
         self._newest: dict[str, Received] = {}
         self._waiting: set[str] = set()
+        self._disconnected: dict[str, datetime] = {}
         self._last: datetime | None = None
         self._missed_seconds = 0.0
         self._gaps = ReportGaps()
@@ -75,6 +76,21 @@ class Reports:
         self._newest[pod_uid] = replace(newest, report=report)
         self._waiting.discard(pod_uid)
 
+    def disconnect(self, pod_uid: str, now: datetime) -> bool:
+        """Records that the supervisor has no connection now, and returns whether it has reported before."""
+        if pod_uid not in self._newest:
+            return False
+        self._disconnected[pod_uid] = now
+        return True
+
+    def connect(self, pod_uid: str) -> None:
+        """Records that the supervisor has a connection."""
+        self._disconnected.pop(pod_uid, None)
+
+    def disconnected_since(self, pod_uid: str) -> datetime | None:
+        """When the supervisor lost its connection. None if it has one, or if that is unknown."""
+        return self._disconnected.get(pod_uid)
+
     def of(self, pod_uid: str) -> Received | None:
         """The newest report of the pod. None if it has sent none."""
         return self._newest.get(pod_uid)
@@ -95,6 +111,7 @@ class Reports:
     def forget(self, pod_uid: str) -> None:
         """Drops the report of a pod that is gone."""
         self._newest.pop(pod_uid, None)
+        self._disconnected.pop(pod_uid, None)
         self._waiting.discard(pod_uid)
 
     @property

@@ -68,6 +68,7 @@ class ClusterChannel:
             wake=self._wake,
             now=lambda: datetime.now(UTC),
             random=random.random,
+            left=self._look_at_once,
             refused=on_refusal,
             job_of=lambda uid: store.key_of_pod(uid) or "",
         )
@@ -118,9 +119,14 @@ class ClusterChannel:
         is_new = self._milestones.get(uid) != milestones
         self._milestones[uid] = milestones
         if report.waiting or report.last_words is not None:
-            self._queue.add_after(key, gather_seconds(GATHER_SECONDS, self._store.count(key)))
+            self._look_at_once(uid)
         else:
             self._queue.add_after(key, CALM_SECONDS if is_new else PROGRESS_SECONDS)
+
+    def _look_at_once(self, uid: str) -> None:
+        """Queues the job of the pod, with no more delay than needed to gather the changes of a large job."""
+        if (key := self._store.key_of_pod(uid)) is not None:
+            self._queue.add_after(key, gather_seconds(GATHER_SECONDS, self._store.count(key)))
 
     def _job_changed(self, key: str) -> None:
         job = self._store.job(key)

@@ -70,6 +70,8 @@ class ReplicaView:
     """When the newest report came."""
     missed_seconds: float = 0.0
     """For how many seconds after that report the operator may have missed reports, because none came from any replica."""
+    disconnected: datetime | None = None
+    """When its supervisor lost its connection to the operator. None if it has one, or if that is unknown."""
     disruption: str | None = None
     """The reason of the pod's DisruptionTarget condition (EvictionByEvictionAPI, PreemptionByScheduler, ...)."""
     eviction: EvictionView | None = None
@@ -101,11 +103,11 @@ class ReplicaView:
     spent: bool = False
     """Whether the processes have ended according to the last words, and the supervisor waits for the next attempt."""
 
-    def with_report(self, report: Report, *, time: datetime, missed_seconds: float) -> ReplicaView:
+    def with_report(self, report: Report, *, time: datetime, missed_seconds: float, disconnected: datetime | None = None) -> ReplicaView:
         """The replica with the newest report of its supervisor. A pass does this for thousands of replicas, and `dataclasses.replace` takes
         six times as long."""
         copy = object.__new__(ReplicaView)
-        copy.__dict__.update(self.__dict__, report=report, reported=time, missed_seconds=missed_seconds)
+        copy.__dict__.update(self.__dict__, report=report, reported=time, missed_seconds=missed_seconds, disconnected=disconnected)
         return copy
 
     @property

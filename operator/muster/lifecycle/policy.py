@@ -68,10 +68,12 @@ class Policy:
     """The lower limit for `silence_seconds`. It applies if reports come regularly, as they do in a cluster that is not too busy."""
     silence_gaps: float = 4
     """Between these two limits, the time is this many times the longest recent gap between two reports of one supervisor.
-    `acknowledgement_silence_seconds` and `standstill_seconds` become shorter in proportion."""
+    The other limits for silence and standstill become shorter in proportion."""
     acknowledgement_silence_seconds: float = 5
     """How long a supervisor may go without a report after the attempt is over. A live supervisor acknowledges the next attempt in this
     time."""
+    reconnection_seconds: float = 3
+    """How long a supervisor may go without a connection after its last one has closed. It is more than the longest interval of reports."""
     standstill_seconds: float = 5
     """How long, at least, the peers of a silent replica stand still before Muster concludes that its loss stopped them."""
     shortest_standstill_seconds: float = 2.5

@@ -64,11 +64,14 @@ REPORT: dict[str, Any] = {
 
 
 class Server:
-    """The server on loopback. Token `good` is of pod `pod`. `woken` has the pods with new reports, `refused` the reasons of refusals."""
+    """The server on loopback. Token `good` is of pod `pod`. `woken` has the pods with new reports, `left` those without a connection, and
+    `refused` the reasons of refusals."""
 
     def __init__(self, *, attempt: int | None = 3) -> None:
         self.reports = Reports()
         self.woken: list[str] = []
+        self.left: list[str] = []
+        self.has_left = asyncio.Event()
         self.refused: Counter[str] = Counter()
         self.identified = 0
         self.clock = 0.0
@@ -91,9 +94,14 @@ class Server:
             wake=self.woken.append,
             now=lambda: datetime(2026, 11, 21, tzinfo=UTC),
             random=lambda: 0.5,
+            left=self.leave,
             refused=lambda reason: self.refused.update([reason]),
             limits=RateLimits(lambda: self.clock),
         )
+
+    def leave(self, pod_uid: str) -> None:
+        self.left.append(pod_uid)
+        self.has_left.set()
 
     def post(self, body: bytes, token: str | None = "good", **headers: str) -> tuple[int, dict[str, Any]]:
         if token is not None:
@@ -123,6 +131,34 @@ def test_a_report_is_stored_its_job_is_queued_and_the_reply_has_the_attempt() ->
     assert received.report.progress is not None
     assert received.report.progress.step == 120
     assert server.woken == ["pod"]
+
+
+def test_a_supervisor_whose_connection_has_closed_is_known_until_it_is_back() -> None:
+    server = Server()
+
+    async def check() -> None:
+        listener = CoordinationServer(server.channel).listener
+        url = f"http://127.0.0.1:{await listener.start('127.0.0.1', 0)}/v1/report"
+
+        async def report(client: ClientSession, number: int) -> None:
+            headers = {"Authorization": "Bearer good"}
+            async with client.post(url, data=json.dumps(REPORT | {"sequence": number}), headers=headers) as response:
+                assert response.status == 200
+
+        try:
+            async with ClientSession() as client:
+                await report(client, 17)
+                assert server.reports.disconnected_since("pod") is None
+            await asyncio.wait_for(server.has_left.wait(), 20)
+            assert server.left == ["pod"]
+            assert server.reports.disconnected_since("pod") == server.channel.now()
+            async with ClientSession() as client:
+                await report(client, 3)  # an older report shows the connection as well
+                assert server.reports.disconnected_since("pod") is None
+        finally:
+            await listener.stop()
+
+    asyncio.run(check())
 
 
 def test_an_older_report_gets_a_reply_and_changes_nothing() -> None:

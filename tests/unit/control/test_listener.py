@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
+import sys
 import time
 import zlib
 from collections import Counter
@@ -35,6 +36,7 @@ class Stage:
     port: int
     tls: bool
     refused: Counter[str]
+    left: list[str]
     opened: list[asyncio.StreamWriter] = field(default_factory=list)
 
     async def connect(self, address: str = "127.0.0.1") -> Connection:
@@ -71,6 +73,7 @@ async def until_closed(connection: Connection) -> None:
 @asynccontextmanager
 async def stage(*, tls: bool, limits: Limits = Limits(connections=100)) -> AsyncIterator[Stage]:
     refused: Counter[str] = Counter()
+    left: list[str] = []
 
     async def answer(request: web.Request) -> web.Response:
         if request.headers.get("X-Pod"):
@@ -79,9 +82,9 @@ async def stage(*, tls: bool, limits: Limits = Limits(connections=100)) -> Async
 
     application = web.Application()
     application.router.add_post("/", answer)
-    listener = Listener(application, limits, refused=lambda reason: refused.update([reason]))
+    listener = Listener(application, limits, refused=lambda reason: refused.update([reason]), left=left.append)
     port = await listener.start("127.0.0.1", 0, CERTIFICATE.context() if tls else None)
-    made = Stage(listener, port, tls, refused)
+    made = Stage(listener, port, tls, refused, left)
     try:
         yield made
     finally:
@@ -106,6 +109,60 @@ def test_an_authenticated_connection_stays_open_and_serves_many_requests(tls: bo
             connection[1].close()
             await at.until(lambda: at.listener.connections == 0)
             assert at.refused == {}
+
+    asyncio.run(check())
+
+
+CLIENT = """
+import socket, ssl, sys, time
+port, certificate, request = int(sys.argv[1]), sys.argv[2], sys.stdin.buffer.read()
+connection = socket.create_connection(("127.0.0.1", port))
+if certificate:
+    connection = ssl.create_default_context(cadata=certificate).wrap_socket(connection, server_hostname="localhost")
+connection.sendall(request)
+connection.recv(1)
+print("answered", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_killed_process_has_left_at_once(tls: bool) -> None:
+    async def check() -> None:
+        async with stage(tls=tls) as at:
+            arguments = ("-c", CLIENT, str(at.port), CERTIFICATE.certificate if tls else "")
+            client = await asyncio.create_subprocess_exec(
+                sys.executable, *arguments, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+            )
+            assert client.stdin
+            assert client.stdout
+            try:
+                client.stdin.write(REQUEST % b"pod")
+                client.stdin.close()
+                assert await asyncio.wait_for(client.stdout.readline(), SOON) == b"answered\n"
+                assert at.left == []
+            finally:
+                client.kill()
+                await client.wait()
+            await at.until(lambda: at.left == ["pod"])
+
+    asyncio.run(check())
+
+
+def test_only_the_peer_that_closes_its_last_connection_has_left(tls: bool) -> None:
+    async def check() -> None:
+        limits = Limits(connections=100, seconds=0.5)
+        async with stage(tls=tls, limits=limits) as at:
+            first, second = await at.connect(), await at.connect()
+            for connection in (first, second):
+                await at.request(connection, b"pod")
+            first[1].transport.abort()
+            await at.until(lambda: at.listener.connections == 1)
+            await until_closed(second)  # the listener closes it after its time
+            unknown = await at.connect()
+            await at.request(unknown)
+            unknown[1].transport.abort()
+            await at.until(lambda: at.listener.connections == 0)
+            assert at.left == []
 
     asyncio.run(check())
 

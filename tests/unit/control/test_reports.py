@@ -37,6 +37,16 @@ def test_a_repeated_report_is_not_new() -> None:
     assert not reports.record("uid", report(), NOW)
 
 
+def test_only_a_pod_that_has_reported_can_lose_its_connection() -> None:
+    reports = Reports()
+    assert not reports.disconnect("uid", NOW)
+    reports.record("uid", report(), NOW)
+    assert reports.disconnect("uid", NOW)
+    assert reports.disconnected_since("uid") == NOW
+    reports.forget("uid")
+    assert reports.disconnected_since("uid") is None
+
+
 def test_a_removed_pod_has_no_report() -> None:
     reports = Reports()
     for uid in "012":

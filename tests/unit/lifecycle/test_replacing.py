@@ -153,6 +153,28 @@ def test_regular_reports_make_a_shorter_silence_enough(gap: float | None, silenc
     assert attempt_after(silence, idle=standstill - 0.01) == 0
 
 
+@pytest.mark.parametrize(
+    ("gap", "limit"), [(None, 3), (0.2, 1.125), (1.5, 2.25), (2.4, 3)], ids=["unknown", "short", "longer", "that of many supervisors"]
+)
+def test_a_closed_connection_makes_a_shorter_silence_enough(gap: float | None, limit: float) -> None:
+    def attempt_after(seconds: float) -> int:
+        story = training_story()
+        story.gap_seconds = gap
+        now = 100.1 + seconds
+        story.see(stepping("worker-0", reported=now, idle=20), stepping("worker-1", reported=100, disconnected=at(100.1)), seconds=now)
+        return story.status.attempt
+
+    assert attempt_after(limit) == 1
+    assert attempt_after(limit - 0.01) == 0
+
+
+def test_a_replica_without_a_connection_whose_peers_train_is_not_lost() -> None:
+    story = training_story()
+    lost = stepping("worker-1", reported=100, disconnected=at(100.1))
+    story.see(stepping("worker-0", reported=130, idle=0.1), lost, seconds=130)
+    assert story.status.attempt == 0
+
+
 def test_another_leader_takes_no_replica_for_silent_before_its_first_report() -> None:
     story = training_story()
     story.see(stepping("worker-0", reported=200, idle=90), replica("worker-1"), seconds=200)

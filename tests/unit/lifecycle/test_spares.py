@@ -184,6 +184,18 @@ def test_a_spare_takes_the_place_of_a_worker_that_turns_out_to_be_lost() -> None
     assert story.status.world.ready_time == at(25.2)
 
 
+def test_a_spare_takes_the_place_of_a_worker_whose_connection_has_closed_at_once() -> None:
+    story, gone = loss_reported_by_the_peer()
+    story.gap_seconds = 0.2
+    gone = replace(gone, disconnected=at(19.9))
+    kept = alive("worker-0", attempt=1, waiting=True)
+    decision = story.see(replace(kept, reported=at(21)), gone, replace(spare("worker-2"), reported=at(20)), seconds=21)
+    assert members(story) == ["worker-0", "worker-1"]
+    assert decision.wake == at(19.9 + 1.125)
+    story.see(replace(kept, reported=at(21.025)), gone, replace(spare("worker-2"), reported=at(20)), seconds=21.025)
+    assert members(story) == ["worker-0", "worker-2"]
+
+
 @pytest.mark.parametrize("end", [{"phase": ReplicaPhase.FAILED, "finished": at(20), "exit_code": 137}, {"deleting": at(20), "due": at(50)}])
 def test_a_spare_takes_the_place_of_a_worker_that_ends_after_its_peer_has(end: dict[str, Any]) -> None:
     """Its peer reports the loss first. Only then its pod shows that it has ended."""

@@ -1,4 +1,5 @@
-"""Silent replicas: replicas whose supervisors have stopped to report while others report.
+"""Silent replicas: replicas whose supervisors have stopped to report while others report. A supervisor whose connection has closed counts
+as silent sooner, because a live one connects again with its next report.
 
 Silence alone proves little, because the replica may only be cut off from the operator while it trains on. If its peers stand still too,
 they have also lost it. Then the attempt ends long before Kubernetes marks the node as NotReady.
@@ -65,9 +66,13 @@ def times(status: TrainingJobStatus, facts: Facts) -> Iterable[datetime | None]:
 def _silent_after(seconds: float, view: ReplicaView, facts: Facts) -> datetime | None:
     if view.reported is None or not facts.observed.expects_reports or view.phase is not ReplicaPhase.RUNNING:
         return None
+    longer = timedelta(seconds=view.missed_seconds + facts.observed.report_delay_seconds)
     is_reply_delayed = view.report is not None and view.report.waiting  # the operator delays its replies to supervisors that wait
     limit = seconds if is_reply_delayed else seconds * _limit_fraction(facts)
-    return view.reported + timedelta(seconds=view.missed_seconds + limit + facts.observed.report_delay_seconds)
+    silent = view.reported + timedelta(seconds=limit) + longer
+    if view.disconnected is None:
+        return silent
+    return min(silent, view.disconnected + timedelta(seconds=facts.policy.reconnection_seconds * _limit_fraction(facts)) + longer)
 
 
 def _limit_fraction(facts: Facts) -> float:
