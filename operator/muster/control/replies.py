@@ -17,7 +17,7 @@ from muster.lifecycle.facts.membership import attempt_of
 from muster.lifecycle.state import has_failed_without_successor, newest_ended
 from muster.lifecycle.transition.fence import member_to_start
 from muster.lifecycle.transition.in_place import grace_seconds
-from muster.render.manifests import render_world
+from muster.render.manifests import render_world, world_plan
 from muster.strategies.base import Addresses
 from muster_contract.reports import MAX_SNAPSHOT_SERVERS, Reply, Report, SnapshotServer, SnapshotSource
 
@@ -40,10 +40,9 @@ def reply_to(job: TrainingJob, uid: str, report: Report, addresses: Addresses, *
     member = member_to_start(status, uid) if report.startable_attempt == attempt else None
     if member is None:
         return replace(reply, snapshot_sources=tuple(_snapshot_sources(job, uid, report, addresses, server_of)))
-    try:
-        world = render_world(job, member.role, index=member.index, attempt=attempt, addresses=addresses)
-    except LookupError:  # the job has become smaller meanwhile, and the next pass deletes this replica
+    if member.replica not in world_plan(job).positions:  # the job has become smaller meanwhile, and the next pass deletes this replica
         return reply
+    world = render_world(job, member.role, index=member.index, attempt=attempt, addresses=addresses)
     return replace(reply, world=world)
 
 
