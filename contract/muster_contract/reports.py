@@ -43,13 +43,15 @@ MAX_INTERVAL = 600.0
 MAX_SNAPSHOT_SERVERS = 64
 """Replicas from which a spare copies snapshots. A spare has no room for the parts of more."""
 MAX_KEY = 64
+STOPPED_SECONDS = 3.0
+"""How long a signal must have stopped a process until its supervisor reports it as stopped."""
 
 
 class ProcessState(StrEnum):
     STARTING = "Starting"
     RUNNING = "Running"
     STOPPED = "Stopped"
-    """A signal SIGSTOP stopped the process."""
+    """A signal such as SIGSTOP has stopped the process for `STOPPED_SECONDS`. A process that a debugger has stopped is `RUNNING`."""
     EXITED = "Exited"
 
 
@@ -82,7 +84,7 @@ class ProcessReport:
 
     rank: int = wire_field(default=0, minimum=0, maximum=MAX_RANK, doc="Global rank.")
     pid: int | None = wire_field(default=None, minimum=0, maximum=MAX_RANK, doc="Process id, in the container.")
-    state: ProcessState = wire_field(default=ProcessState.STARTING, doc="Its state. `Stopped`: by SIGSTOP.")
+    state: ProcessState = wire_field(default=ProcessState.STARTING, doc="Its state. `Stopped`: for 3 s by SIGSTOP.")
     exit_code: int | None = wire_field(default=None, minimum=-(2**31), maximum=2**31 - 1, doc="Exit code, once it has exited.")
     signal: str | None = wire_field(default=None, cut=WORD, doc="Signal that ended it.")
 
