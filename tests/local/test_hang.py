@@ -60,6 +60,7 @@ def test_a_stopped_rank_and_one_that_sleeps_in_a_step_are_named_with_all_stacks_
     assert code == 0, output
     stopped, slept, last = local_job.status["attempts"]
     assert (stopped["reason"], stopped["replica"]) == ("Hang", "worker-1")
+    assert (slept["resumedFrom"], slept["survivors"]) == ("Survivors", 2), "the stopped process goes on as well"
     assert (slept["reason"], slept["replica"]) == ("Hang", "worker-1")
     first, second = slept["stacks"].splitlines()
     assert first.startswith("rank 1: sleeping, loss (")

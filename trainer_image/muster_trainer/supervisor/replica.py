@@ -283,6 +283,7 @@ class Replica:
             for process in self._processes:
                 if process.running and not process.waiting:
                     order(process, leave=self._replica.attempt)
+                    process.send(signal.SIGCONT)  # a stopped process cannot leave
 
     def _notice(self, reason: NoticeReason, message: str) -> None:
         before, self._state = self._state, with_notice(self._state, Notice(message, reason))
