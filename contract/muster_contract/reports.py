@@ -43,15 +43,13 @@ MAX_INTERVAL = 600.0
 MAX_SNAPSHOT_SERVERS = 64
 """Replicas from which a spare copies snapshots. A spare has no room for the parts of more."""
 MAX_KEY = 64
-STOPPED_SECONDS = 3.0
-"""How long a signal must have stopped a process until its supervisor reports it as stopped."""
 
 
 class ProcessState(StrEnum):
     STARTING = "Starting"
     RUNNING = "Running"
     STOPPED = "Stopped"
-    """A signal such as SIGSTOP has stopped the process for `STOPPED_SECONDS`. A process that a debugger has stopped is `RUNNING`."""
+    """A signal such as SIGSTOP has stopped the process for three seconds. A process that a debugger has stopped is `RUNNING`."""
     EXITED = "Exited"
 
 

@@ -13,7 +13,7 @@ from muster_contract.codes import ExitCode, signal_name
 from muster_contract.environment import RESCUE_SECONDS, ReplicaEnvironment
 from muster_contract.events import Activity, Commit, CommitReason, Completed, Evaluation, Event, Pace, Save, Step, Waiting
 from muster_contract.notices import Notice, NoticeReason
-from muster_contract.reports import STOPPED_SECONDS, LastWords, ProcessReport, ProcessState, Report, Stack
+from muster_contract.reports import LastWords, ProcessReport, ProcessState, Report, Stack
 from muster_contract.run_state import RunState, apply, with_notice
 from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.supervisor import stacks
@@ -42,6 +42,7 @@ OUTPUT_SECONDS = 2.0
 # Seconds before a world that hangs is ended, so that every supervisor can take the stacks of its processes.
 SHORTEST_HOLD, LONGEST_HOLD = 3.0, 10.0
 LOOK_SECONDS = 0.25  # once the replica has been idle for so long, each turn looks whether its processes are stopped
+STOPPED_SECONDS = 3.0  # a process that has been stopped for so long is reported as stopped
 PREPARE_SECONDS = 2.0  # of training before the next attempt is prepared, because the first steps need the processors
 LONGEST_TURN = 0.25  # seconds; the longest wait for an event, because no event shows that a process is stopped
 BEFORE_STEPS = (Activity.STARTING, Activity.RESTORING)  # activities of the bundled trainer in which no step is done
