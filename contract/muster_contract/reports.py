@@ -49,7 +49,7 @@ class ProcessState(StrEnum):
     STARTING = "Starting"
     RUNNING = "Running"
     STOPPED = "Stopped"
-    """A signal SIGSTOP stopped the process."""
+    """A signal such as SIGSTOP has stopped the process for three seconds. A process that a debugger has stopped is `RUNNING`."""
     EXITED = "Exited"
 
 
@@ -82,7 +82,7 @@ class ProcessReport:
 
     rank: int = wire_field(default=0, minimum=0, maximum=MAX_RANK, doc="Global rank.")
     pid: int | None = wire_field(default=None, minimum=0, maximum=MAX_RANK, doc="Process id, in the container.")
-    state: ProcessState = wire_field(default=ProcessState.STARTING, doc="Its state. `Stopped`: by SIGSTOP.")
+    state: ProcessState = wire_field(default=ProcessState.STARTING, doc="Its state. `Stopped`: for 3 s by SIGSTOP.")
     exit_code: int | None = wire_field(default=None, minimum=-(2**31), maximum=2**31 - 1, doc="Exit code, once it has exited.")
     signal: str | None = wire_field(default=None, cut=WORD, doc="Signal that ended it.")
 

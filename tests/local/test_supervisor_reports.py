@@ -75,7 +75,7 @@ def test_a_stopped_process_is_reported(run: SupervisorRun, coordinator: Coordina
     run.start(SLEEPS, MUSTER_COORDINATOR=coordinator.url)
     report = coordinator.wait_for_report(lambda report: report["processes"])
     os.kill(report["processes"][0]["pid"], signal.SIGSTOP)
-    assert coordinator.wait_for_report(lambda report: report["processes"][0]["state"] == "Stopped")["idleSeconds"] > 2
+    assert coordinator.wait_for_report(lambda report: report["processes"][0]["state"] == "Stopped")["idleSeconds"] > 3
     os.kill(report["processes"][0]["pid"], signal.SIGCONT)
     coordinator.wait_for_report(lambda report: report["processes"][0]["state"] == "Running")
 

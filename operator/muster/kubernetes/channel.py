@@ -30,9 +30,9 @@ from muster.kubernetes.election import Requests
 from muster.kubernetes.tokens import Tokens
 from muster.lifecycle.policy import DEFAULT_POLICY
 from muster.render.addresses import addresses_of
-from muster_contract.reports import Reply, Report, SnapshotServer
+from muster_contract.reports import ProcessState, Reply, Report, SnapshotServer
 
-GATHER_SECONDS = 0.05  # how long reports of supervisors whose processes have ended are gathered; a recovery depends on them
+GATHER_SECONDS = 0.05  # how long reports of processes that have ended or that are stopped are gathered; a recovery depends on them
 PROGRESS_SECONDS = 5.0  # how long reports with progress only are gathered
 STANDSTILLS = (DEFAULT_POLICY.shortest_standstill_seconds, DEFAULT_POLICY.standstill_seconds)
 """Seconds without progress after which a replica may have lost a peer. The first value applies if reports come regularly."""
@@ -118,10 +118,11 @@ class ClusterChannel:
         milestones = _milestones(report)
         is_new = self._milestones.get(uid) != milestones
         self._milestones[uid] = milestones
-        if report.waiting or report.last_words is not None:
+        has_stopped = _has_stopped(report)
+        if report.waiting or report.last_words is not None or (is_new and has_stopped):
             self._look_at_once(uid)
         else:
-            self._queue.add_after(key, CALM_SECONDS if is_new else PROGRESS_SECONDS)
+            self._queue.add_after(key, CALM_SECONDS if is_new or has_stopped else PROGRESS_SECONDS)
 
     def _look_at_once(self, uid: str) -> None:
         """Queues the job of the pod, with no more delay than needed to gather the changes of a large job."""
@@ -150,6 +151,10 @@ def _is_over(status: Object) -> bool:
     return status.get("phase") in FINAL_PHASES or "endTime" in newest
 
 
+def _has_stopped(report: Report) -> bool:
+    return any(process.state is ProcessState.STOPPED for process in report.processes)
+
+
 def _milestones(report: Report) -> tuple[Any, ...]:
     """The parts of a report that are more than progress."""
     started = report.progress is not None and report.progress.step > 0
@@ -162,6 +167,7 @@ def _milestones(report: Report) -> tuple[Any, ...]:
         report.resumed,
         report.last_words,
         report.notices,
+        _has_stopped(report),
         tuple(report.idle_seconds is not None and report.idle_seconds >= seconds for seconds in STANDSTILLS),
         tuple(replace(each, bytes=0) for each in report.inputs),
     )

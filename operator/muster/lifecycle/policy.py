@@ -60,8 +60,9 @@ class Policy:
     """How long Muster avoids a node after an attempt has failed on it for the second time, or once because of a device."""
     device_seconds: float = 10
     """How long a device must be unhealthy to end the attempt of the replica that has it."""
-    stopped_seconds: float = 60
-    """How long a world with a stopped process may stand still, even if `recovery.hang` allows more."""
+    stopped_seconds: float = 2
+    """How long a world may stand still once a process of it is reported as stopped, even if `recovery.hang` allows more. A process is
+    reported as stopped after 3 s, and its peers may have ended their step meanwhile."""
     silence_seconds: float = 8
     """How long a supervisor may go without a report while others report. It is more than three of the longest intervals of reports."""
     shortest_silence_seconds: float = 3

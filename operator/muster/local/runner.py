@@ -58,7 +58,6 @@ from muster_contract.reports import Reply, Report
 
 POLICY = Policy(
     settle_seconds=10,
-    stopped_seconds=10,
     progress_seconds=0,
     delays={
         FailureClass.PREEMPTION: Delays(0.5, 10, free=2),

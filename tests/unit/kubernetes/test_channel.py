@@ -8,13 +8,14 @@ from typing import Any
 
 from muster.control.admission import Admission
 from muster.control.queue import WorkQueue
+from muster.control.reconciler import CALM_SECONDS
 from muster.control.reports import Reports
 from muster.control.store import Store
-from muster.kubernetes.channel import ClusterChannel
+from muster.kubernetes.channel import GATHER_SECONDS, PROGRESS_SECONDS, ClusterChannel
 from muster.kubernetes.views import child_of
 from muster.render.defaults import JobDefaults
 from muster.render.images import Images
-from muster_contract.reports import Report, SnapshotServer
+from muster_contract.reports import ProcessReport, ProcessState, Report, SnapshotServer
 from muster_contract.wire import encode
 from tests.unit.kubernetes.test_operator import Unmeasured, pod
 
@@ -78,3 +79,26 @@ def test_a_forged_status_gives_a_spare_no_key_of_another_job() -> None:
     channel = ClusterChannel(Requests(), store, queue=queue, reports=reports, admit=lambda obj: jobs.admit(obj).job)
     spare = Report(job="default/digits", pod="digits-worker-2", role="worker", index=2, attempt=0, waiting=True)
     assert [source.server.key for source in channel._reply_to("uid-2", spare).snapshot_sources] == ["key 0"]
+
+
+class Delays:
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def add_after(self, key: str, seconds: float, **_: Any) -> None:
+        self.seconds.append(seconds)
+
+
+def test_a_pass_follows_at_once_when_a_process_is_stopped() -> None:
+    store, reports, delays = Store(time.monotonic), Reports(), Delays()
+    store.put_job({"metadata": {"name": "digits", "namespace": "default", "uid": "job", "resourceVersion": "1"}, "status": {"attempt": 0}})
+    put_pod(store, 0, owner="job")
+    channel = ClusterChannel(Requests(), store, queue=delays, reports=reports, admit=admit)
+    for sequence, state in enumerate([ProcessState.RUNNING, ProcessState.RUNNING, ProcessState.STOPPED, ProcessState.STOPPED]):
+        process = ProcessReport(state=state)
+        report = Report(
+            job="default/digits", pod="digits-worker-0", role="worker", index=0, attempt=0, sequence=sequence, processes=(process,)
+        )
+        reports.record("uid-0", report, NOW)
+        channel._wake("uid-0")
+    assert delays.seconds == [CALM_SECONDS, PROGRESS_SECONDS, GATHER_SECONDS, CALM_SECONDS]

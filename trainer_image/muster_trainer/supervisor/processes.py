@@ -31,6 +31,7 @@ class Process:
 
     `stdout`, `stderr` and `events` are the reading ends of its pipes. `orders` is the writing end of the pipe of its orders, if it can wait
     for the next world. `waiting` is True if it waits for that. `wait_status` is the status of waitpid, and None while the process runs.
+    `stopped_since` is when the supervisor found it stopped by a signal, in monotonic seconds, and None if it is not.
     """
 
     rank: int
@@ -41,6 +42,7 @@ class Process:
     orders: int | None = None
     wait_status: int | None = None
     waiting: bool = False
+    stopped_since: float | None = None
     closed: set[int] = field(default_factory=set)
     """The descriptors that are closed."""
 

@@ -41,9 +41,10 @@ TAIL_SECONDS = 0.2  # how long the output of an ended process may take to arrive
 OUTPUT_SECONDS = 2.0
 # Seconds before a world that hangs is ended, so that every supervisor can take the stacks of its processes.
 SHORTEST_HOLD, LONGEST_HOLD = 3.0, 10.0
-IDLE_SECONDS = 2.0
+LOOK_SECONDS = 0.25  # once the replica has been idle for so long, each turn looks whether its processes are stopped
+STOPPED_SECONDS = 3.0  # a process that has been stopped for so long is reported as stopped
 PREPARE_SECONDS = 2.0  # of training before the next attempt is prepared, because the first steps need the processors
-LONGEST_TURN = 1.0  # seconds; the longest wait for an event, in case a wake-up is missed
+LONGEST_TURN = 0.25  # seconds; the longest wait for an event, because no event shows that a process is stopped
 BEFORE_STEPS = (Activity.STARTING, Activity.RESTORING)  # activities of the bundled trainer in which no step is done
 PROGRESSING = {each.event for each in (Step, Commit, Evaluation, Pace)}  # events of processes that make progress
 
@@ -150,13 +151,14 @@ class Replica:
 
     def report(self) -> Report:
         """The report as of now, without last words."""
-        idle = round(time.monotonic() - self._moved, 3)
+        now = time.monotonic()
+        idle = round(now - self._moved, 3)
         unwatched = self._listener is not None and self._listener.posts.is_only_source
         processes = tuple(
             ProcessReport(
                 rank=process.rank,
                 pid=process.pid,
-                state=_state(process, idle),
+                state=state_of(process, idle=idle, now=now),
                 exit_code=process.exit_code,
                 signal=None if process.killed_by is None else signal_name(process.killed_by),
             )
@@ -282,6 +284,7 @@ class Replica:
             for process in self._processes:
                 if process.running and not process.waiting:
                     order(process, leave=self._replica.attempt)
+                    process.send(signal.SIGCONT)  # a stopped process cannot leave
 
     def _notice(self, reason: NoticeReason, message: str) -> None:
         before, self._state = self._state, with_notice(self._state, Notice(message, reason))
@@ -488,8 +491,12 @@ def commit_reasons(event: Event, *, stop_requested: bool) -> set[CommitReason]:
     )
 
 
-def _state(process: Process, idle: float) -> ProcessState:
-    """The state for the report. Looks up whether the process is stopped only if it has been idle for some seconds."""
+def state_of(process: Process, *, idle: float, now: float) -> ProcessState:
+    """The state for the report. A process counts as stopped once each look of the last seconds has found it stopped."""
     if not process.running:
         return ProcessState.EXITED
-    return ProcessState.STOPPED if idle > IDLE_SECONDS and stacks.is_stopped(process.pid) else ProcessState.RUNNING
+    if idle < LOOK_SECONDS or not stacks.is_stopped(process.pid):
+        process.stopped_since = None
+        return ProcessState.RUNNING
+    process.stopped_since = now if process.stopped_since is None else process.stopped_since
+    return ProcessState.STOPPED if now >= process.stopped_since + STOPPED_SECONDS else ProcessState.RUNNING
