@@ -29,7 +29,7 @@ from tests.support.outages import NODE_FAULTS, kill_operator, lone_replica, node
 
 STEP_SECONDS = 0.1
 EVERY = 100
-HANG_SECONDS = 5
+HANG_SECONDS = 2
 AWAY_SECONDS = 30.0
 """Seconds in which a node or the API server is away."""
 APPLICATION = "out-of-memory"
