@@ -29,7 +29,7 @@ from muster_trainer.supervisor.permanent_failure import START_SECONDS
 from muster_trainer.supervisor.processes import Process, become_subreaper, reap, signal_descendants
 from muster_trainer.supervisor.reporting import Reporter, report_of
 from muster_trainer.supervisor.signals import SignalInbox
-from muster_trainer.supervisor.survivors import Survivors, order
+from muster_trainer.supervisor.survivors import Survivors, order_to_leave
 from muster_trainer.supervisor.warm import Starter
 
 SIBLING_GRACE = 3.0  # seconds from SIGTERM to SIGKILL for the siblings of a failed process that cannot save
@@ -283,8 +283,7 @@ class Replica:
             self._is_broken = True
             for process in self._processes:
                 if process.running and not process.waiting:
-                    order(process, leave=self._replica.attempt)
-                    process.send(signal.SIGCONT)  # a stopped process cannot leave
+                    order_to_leave(process, self._replica.attempt)
 
     def _notice(self, reason: NoticeReason, message: str) -> None:
         before, self._state = self._state, with_notice(self._state, Notice(message, reason))

@@ -97,6 +97,12 @@ def order(process: Process, **content: object) -> bool:
     return True
 
 
+def order_to_leave(process: Process, attempt: int) -> None:
+    """Orders a process to leave the world of this attempt. Continues it first if a signal has stopped it."""
+    process.send(signal.SIGCONT)
+    order(process, leave=attempt)
+
+
 def dismiss(process: Process) -> None:
     """Ends a process without a next world. Closes its orders first, so that it does not wait for one."""
     process.close(process.orders)
