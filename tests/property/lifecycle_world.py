@@ -689,11 +689,15 @@ class World:
         self._looks = [*self._looks, tuple(pod.view for pod in self.pods.values())][-HISTORY:]
 
     def _justify_known(self, pod: Pod, failure_class: FailureClass) -> None:
-        """What befalls a pod, in the attempt that it has come to, and in the one that a leader thinks it in who has not heard of that."""
+        """What befalls a pod, in the attempt that it has come to, and in the one that a leader thinks it in who has not heard of that. The
+        leader may hear of its acknowledgement and of this at once."""
         known = pod.view.report.attempt if pod.view.report else pod.view.attempt
         if self.stands_by(pod):
             return
-        for attempt in {self.belongs(pod)} if self.unaffected(pod) else {pod.attempt, known}:
+        status = self.job.status
+        member = status.world.member_of.get(pod.view.uid) if status.world else None
+        before = {status.attempt - 1} if member and member.awaited else set()
+        for attempt in {self.belongs(pod)} if self.unaffected(pod) else {pod.attempt, known, *before}:
             self._justify(attempt, failure_class)
 
     def _justify(self, attempt: int, failure_class: FailureClass) -> None:

@@ -11,7 +11,7 @@ from muster.lifecycle.facts.facts import read
 from muster.lifecycle.observed import Observed
 from muster.lifecycle.policy import Policy
 from muster.lifecycle.transition import budget
-from tests.unit.lifecycle.lifecycle_cases import Story, at, created, deleted, failed, job, replica, running_story
+from tests.unit.lifecycle.lifecycle_cases import Story, at, created, deleted, failed, job, replica, report, running_story, words
 
 
 @pytest.mark.parametrize(
@@ -111,3 +111,23 @@ def test_a_policy_without_delays_restarts_at_once() -> None:
     story.see(replica(), seconds=5)
     story.see(failed(code=10, seconds=6), seconds=6)
     assert created(story.see(seconds=6.2)) == ["worker-0/1"]
+
+
+def test_a_world_that_a_late_cause_completes_waits_for_the_back_off() -> None:
+    """A peer reports the loss of its connection first. The worker that failed then reports its error and acknowledges the next attempt at
+    once."""
+    story = running_story()
+    lost = report("worker-1", in_place=True, waiting=True, last_words=words(20, "its peers are gone", attempt=0))
+    story.see(replica("worker-0", report=report("worker-0", in_place=True)), replica("worker-1", report=lost), seconds=60)
+    assert (story.status.attempt, story.status.next_attempt_time) == (1, None)
+    error = report("worker-0", attempt=1, in_place=True, waiting=True, last_words=words(10, "an error of the program", attempt=0))
+    views = (replica("worker-0", report=error), replica("worker-1", report=replace(lost, attempt=1)))
+    story.see(*views, seconds=60.2)
+    assert story.status.attempts[0].failure_class is FailureClass.APPLICATION
+    assert story.status.next_attempt_time == at(70)
+    assert story.status.world
+    assert story.status.world.ready_time is None
+    story.see(*views, seconds=69.9)
+    assert story.status.world.ready_time is None
+    story.see(*views, seconds=70)
+    assert story.status.world.ready_time == at(70)

@@ -12,7 +12,7 @@ from muster.lifecycle.facts.hang import cause_of_hang
 from muster.lifecycle.recording.grace import with_grace_of_ended_attempts
 from muster.lifecycle.recording.members import has_succeeded
 from muster.lifecycle.recording.recording import with_reports
-from muster.lifecycle.state import Ended, Open, State, Verdict, state_of
+from muster.lifecycle.state import Ended, Open, State, Verdict, is_backing_off, state_of
 from muster.lifecycle.transition import attempts, budget, deadline, elastic, nodes, replacing, requeueing
 from muster.lifecycle.transition.pods import actions
 
@@ -42,10 +42,14 @@ def _next(status: TrainingJobStatus, facts: Facts) -> tuple[TrainingJobStatus, S
         return replacing.without_deleted(status, facts), state
     status = replacing.with_left_behind(replacing.without_deleted(status, facts), facts)
     facts = facts.in_world_of(status)
+    known = status.world
     status = with_reports(status, facts)
     if isinstance(_state(status, facts), Open) and has_succeeded(status, facts):
         return _with_job_ended(attempts.with_end(status, facts, Reason.COMPLETED), facts), _completed(status, facts)
     status, verdict = _reviewed(status, facts)
+    if known is not None and known.ready_time is None and status.world is not None and is_backing_off(status, facts.now):
+        # the replica that completes the world has just reported a failure of a class with a back-off
+        status = replace(status, world=replace(status.world, ready_time=None))
     if verdict is None:
         status, verdict = _with_end_of_open_attempt(status, facts)
     status = with_grace_of_ended_attempts(status, facts)
