@@ -50,11 +50,13 @@ def ready(facts: Facts) -> list[ReplicaView]:
 
 
 def with_successors(
-    status: TrainingJobStatus, facts: Facts, is_silent: Callable[[Member], bool], *, excluded: Collection[str]
+    status: TrainingJobStatus, facts: Facts, does_not_answer: Callable[[Member], bool], *, excluded: Collection[str]
 ) -> TrainingJobStatus:
-    """The status in which ready spares take the places of members that can no longer acknowledge the attempt: those that are silent, and
-    those whose pods have ended or are to end. Peers may report the loss of a pod before the pod does. `excluded` are uids of pods that take
-    no place."""
+    """The status in which ready spares take the places of members that can no longer acknowledge the attempt: those that do not answer,
+    and those whose pods have ended or are to end. Peers may report the loss of a pod before the pod does.
+
+    `excluded` has the uids of pods that take no place.
+    """
     world = status.world
     if world is None or world.ready_time or not facts.spec.recovery.spares or not may_acknowledge(status, facts):
         return status
@@ -62,7 +64,7 @@ def with_successors(
     active = {view.uid for view in facts.replicas if view.is_active}
 
     def successor(member: Member) -> Member:
-        is_lost = is_silent(member) or (member.awaited and member.uid not in active)
+        is_lost = does_not_answer(member) or (member.awaited and member.uid not in active)
         return _member_of(free.pop(0)) if is_lost and free and member.role == facts.strategy.worker_role else member
 
     return replace(status, world=replace(world, members=tuple(successor(member) for member in world.members)))
