@@ -489,7 +489,7 @@ class World:
     def forget_reports(self) -> None:
         """Another leader takes over, who has heard nobody yet."""
         for name in self.pods:
-            self._change(name, report=None, reported=None, disconnected=None)
+            self._change(name, report=None, reported=None)
 
     def obey(self, how: str = "preempted") -> None:
         """All that are being deleted end and go, unless their nodes are frozen; all that wait get nodes and start."""
@@ -502,17 +502,14 @@ class World:
                 self.finish(name, how)
                 self.remove(name)
 
-    def freeze(self, name: str, *, closed: bool = False) -> None:
-        """What is said of it later: that its node does not answer, or that it did not end in time. With `closed`, its connection has closed
-        as well."""
+    def freeze(self, name: str) -> None:
+        """What is said of it later: that its node does not answer, or that it did not end in time."""
         pod = self.pods[name]
         pod.frozen = pod.view.phase is ReplicaPhase.RUNNING
         pod.was_frozen = pod.was_frozen or pod.frozen
         if pod.frozen:
             self._justify_known(pod, INFRASTRUCTURE)
             self._justify_known(pod, PREEMPTION)
-            if closed and pod.view.reported is not None:
-                self._change(name, disconnected=self.now)
 
     def thaw(self, name: str) -> None:
         self.pods[name].frozen = False
@@ -526,7 +523,7 @@ class World:
         """A supervisor whose reports arrive again repeats the newest one at once."""
         pod = self.pods[name]
         if pod.lives and pod.view.reported is not None:
-            self._change(name, reported=self.now, disconnected=None)
+            self._change(name, reported=self.now)
 
     def left_behind(self, pod: Pod) -> bool:
         return any(each.uid == pod.view.uid for each in self.job.status.left_behind)
