@@ -113,7 +113,7 @@ class Runner:
         self._table = ProcessTable(_now, self._changed.set)
         self._channel = LocalChannel(self._reports, reply_to=self._reply_to, wake=self._schedule_reports)
         self._service = False
-        self._addresses: tuple[WorldPlan, int, LoopbackAddresses, ReservedPorts] | None = None
+        self._addresses: tuple[tuple[int, WorldPlan], LoopbackAddresses, ReservedPorts] | None = None
         self._stopping: list[Replica] | None = None  # the replicas that ran when the user stopped the run
         self._killed = asyncio.Event()
         self._report_timer: asyncio.TimerHandle | None = None
@@ -277,24 +277,25 @@ class Runner:
     def _addresses_of(self, attempt: int) -> LoopbackAddresses:
         """The addresses of the attempt's world. Each attempt gets new ports if the strategy needs them and the range has enough. So does a
         world in which a spare has taken a place before the attempt started."""
-        last, strategy, plan = self._addresses, strategy_of(self._runnable.spec.strategy), world_plan(self._current())
-        if last is not None and (last[:2] == (plan, attempt) or not strategy.moves):
-            return last[2]
+        last, strategy = self._addresses, strategy_of(self._runnable.spec.strategy)
+        plan = world_plan(self._current())
+        if last is not None and (last[0] == (attempt, plan) or not strategy.moves):
+            return last[1]
         try:
             addresses, ports = addresses_for(plan, self._settings.ports)
         except ConfigurationError:
             if last is None:
                 raise
-            addresses, ports = last[2], last[3]
+            addresses, ports = last[1], last[2]
         else:
             self._release_ports()
             ports.start_sharing()
-        self._addresses = (plan, attempt, addresses, ports)
+        self._addresses = ((attempt, plan), addresses, ports)
         return addresses
 
     def _release_ports(self) -> None:
         if self._addresses is not None:
-            self._addresses[3].release()
+            self._addresses[2].release()
 
     def _ended(self) -> ExitCode | None:
         """The exit code if the run is over, and then shows the last lines."""

@@ -42,13 +42,13 @@ def _next(status: TrainingJobStatus, facts: Facts) -> tuple[TrainingJobStatus, S
         return replacing.without_deleted(status, facts), state
     status = replacing.with_left_behind(replacing.without_deleted(status, facts), facts)
     facts = facts.in_world_of(status)
-    known = status.world
+    before = status.world
     status = with_reports(status, facts)
     if isinstance(_state(status, facts), Open) and has_succeeded(status, facts):
         return _with_job_ended(attempts.with_end(status, facts, Reason.COMPLETED), facts), _completed(status, facts)
     status, verdict = _reviewed(status, facts)
-    if known is not None and known.ready_time is None and status.world is not None and is_backing_off(status, facts.now):
-        # the replica that completes the world has just reported a failure of a class with a back-off
+    if before is not None and before.ready_time is None and status.world is not None and is_backing_off(status, facts.now):
+        # The report that completes the world also has the cause of the failure before, and that cause needs a back-off.
         status = replace(status, world=replace(status.world, ready_time=None))
     if verdict is None:
         status, verdict = _with_end_of_open_attempt(status, facts)
