@@ -362,9 +362,3 @@ def test_pods_are_kept_off_a_node_on_which_attempts_died_twice(jobs: Jobs, kubel
     [avoided] = jobs.status("unlucky")["avoidedNodes"]
     assert (avoided["name"], avoided["deaths"]) == ("node-1", 2)
     wait_until(lambda: any(event["reason"] == "NodeAvoided" for event in jobs.events("unlucky")), "an Event names the node")
-
-
-def test_a_cluster_without_evictions_gets_no_request_about_them(jobs: Jobs, nodes: Nodes, cluster: Cluster) -> None:
-    jobs.submit(job("digits", scheduling={"gang": "Never"}))
-    jobs.reaches("digits", "Running")
-    assert [each["requestURI"] for each in cluster.requests() if "lifecycle.k8s.io" in each["requestURI"]] == []

@@ -58,7 +58,6 @@ VARIANTS: dict[str, Manifest] = {
     },
     "least": {
         "gangScheduling": {"apiGroups": []},
-        "evictionRequests": {"enabled": False},
         "crds": {"enabled": False},
         "rbac": {"create": False},
         "serviceAccount": {"create": False, "name": "given"},

@@ -20,8 +20,6 @@ JOBS = {
     ("networking.k8s.io", "networkpolicies"): {"get", "list", "watch", "create", "delete"},
     ("", "events"): {"create", "patch"},
     ("scheduling.k8s.io", "podgroups"): {"get", "create", "update", "delete"},
-    ("lifecycle.k8s.io", "evictions"): {"get", "list", "watch"},
-    ("lifecycle.k8s.io", "evictions/status"): {"update"},
 }
 TOKENS = {("authentication.k8s.io", "tokenreviews"): {"create"}, ("authorization.k8s.io", "subjectaccessreviews"): {"create"}}
 PRESETS = {("muster.dev", "trainingpresets"): {"get", "list", "watch"}}

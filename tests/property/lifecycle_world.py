@@ -19,7 +19,7 @@ from muster.lifecycle.decide import decide
 from muster.lifecycle.facts import gang
 from muster.lifecycle.facts.devices import DEVICE_TAINT
 from muster.lifecycle.facts.membership import assigned, attempt_of
-from muster.lifecycle.observed import EvictionView, Observed, ReplicaPhase, ReplicaView
+from muster.lifecycle.observed import Observed, ReplicaPhase, ReplicaView
 from muster.lifecycle.policy import Policy
 from muster.lifecycle.state import has_failed_without_successor, is_open
 from muster.lifecycle.transition.fence import member_to_start
@@ -197,7 +197,6 @@ class World:
                 self._sees_no_order(decision)
                 self._has_noticed_devices()
                 self._holds_no_part()
-                self._lets_evictions_go_on()
                 return decision
         raise InvariantError("fixpoint", f"still changing after {passes} passes at one moment: {decision}")
 
@@ -259,15 +258,6 @@ class World:
         longest = POLICY.split_reused_seconds * 2**row
         held = (self.now - changed).total_seconds()
         check(held < longest, "split gang", lambda: f"{len(placed)} pods have held nodes for {held} s, and {len(waiting)} wait")
-
-    def _lets_evictions_go_on(self) -> None:
-        """No attempt goes on with a replica for which an eviction waits, and its pod ends."""
-        status = self.job.status
-        if status.phase.final or not is_open(status):
-            return
-        for name, pod in self.pods.items():
-            if pod.view.eviction and not pod.view.phase.ended and pod.view.role != EVALUATOR:
-                check(pod.view.deleting is not None, "eviction", f"an eviction waits for {name}, and nothing ends it")
 
     def _is_member(self, view: ReplicaView) -> bool:
         world = self.job.status.world
@@ -424,15 +414,6 @@ class World:
         self._justify_known(self.pods[name], PREEMPTION)
         self._change(name, disruption="DeletionByTaintManager")
 
-    def request_eviction(self, name: str) -> None:
-        """An eviction waits until it has saved and ended."""
-        if self.pods[name].view.eviction is None:
-            self._justify_known(self.pods[name], PREEMPTION)
-            self._change(name, eviction=EvictionView(self.now, "drain.example.com/nodes"))
-
-    def cancel_eviction(self, name: str) -> None:
-        self._change(name, eviction=None)
-
     def delete(self, name: str) -> None:
         """Somebody else deletes it, gracefully."""
         if self.pods[name].view.deleting is None:
@@ -586,7 +567,7 @@ class World:
         pod.attempt, pod.trains = attempt, None
         if pod.sick is not None:  # its device is unhealthy in this attempt too
             self._justify_known(pod, INFRASTRUCTURE)
-        if pod.view.disruption or pod.view.eviction:  # it is still to be taken away in this attempt
+        if pod.view.disruption:  # it is still to be taken away in this attempt
             self._justify_known(pod, PREEMPTION)
 
     def _perform(self, action: Action, observed: Observed, decided: TrainingJobStatus) -> None:

@@ -283,23 +283,6 @@ class Lifecycle(RuleBasedStateMachine):
         self.world.cure(self.pod(pick))
 
     @precondition(has_pods)
-    @rule(pick=PICK, next_pick=PICK, trains=st.booleans(), canceled=st.booleans())
-    def evict_after_a_save(self, pick: int, next_pick: int, trains: bool, canceled: bool) -> None:
-        """One pod or two, before or after the job sees it; of a world that trains, or at any other moment."""
-        if trains:
-            self.come_up("completed")
-        if not self.world.pods:
-            return
-        name = self.pod(pick)
-        self.world.request_eviction(name)
-        self.world.reconcile()
-        if canceled and name in self.world.pods:
-            self.world.cancel_eviction(name)
-        elif self.world.pods:
-            self.world.request_eviction(self.pod(next_pick))
-        self.world.converge()
-
-    @precondition(has_pods)
     @rule(pick=PICK)
     def delete(self, pick: int) -> None:
         self.world.delete(self.pod(pick))

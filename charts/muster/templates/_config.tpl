@@ -31,7 +31,6 @@ metrics:
 networkPolicy:
   enabled: {{ $defaults.networkPolicy.enabled }}
 gangScheduling: {{- toYaml .Values.gangScheduling | nindent 2 }}
-evictionRequests: {{- toYaml .Values.evictionRequests | nindent 2 }}
 queueing: {{- toYaml .Values.queueing | nindent 2 }}
 jobPolicy: {{- toYaml .Values.jobPolicy | nindent 2 }}
 jobDefaults:

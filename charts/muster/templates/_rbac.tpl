@@ -24,14 +24,6 @@
   resources: [podgroups] # delete: one that is left from an earlier spec, because most of its fields cannot change
   verbs: [get, create, update, delete]
 {{- end }}
-{{- if .Values.evictionRequests.enabled }}
-- apiGroups: [lifecycle.k8s.io]
-  resources: [evictions]
-  verbs: [get, list, watch]
-- apiGroups: [lifecycle.k8s.io]
-  resources: [evictions/status] # Muster's part of an eviction of its pods
-  verbs: [update]
-{{- end }}
 {{- if .Values.queueing.kueue.enabled }}
 - apiGroups: [kueue.x-k8s.io]
   resources: [workloads] # delete: the quota of a job that has ended or is suspended

@@ -37,7 +37,6 @@ _MAPPINGS = (
 _LISTS = (
     f"affinity.nodeAffinity.{_RULES}.nodeSelectorTerms",
     *(f"affinity.{kind}.{_PREFERRED}" for kind in ("nodeAffinity", "podAffinity", "podAntiAffinity")),
-    "evictionResponders",
 )
 """Fields of a pod's spec to which Muster adds something later, when a node has failed or a queue has chosen nodes. Another type would fail
 only then, in each pass."""

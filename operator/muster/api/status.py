@@ -125,7 +125,6 @@ class Reason(StrEnum):
     PROCESS_KILLED = "ProcessKilled"
     OUT_OF_MEMORY = "OutOfMemory"
     DISRUPTED = "Disrupted"
-    EVICTION_REQUESTED = "EvictionRequested"
     DEVICE_UNHEALTHY = "DeviceUnhealthy"
     DEVICE_TAINTED = "DeviceTainted"
     EVICTED = "Evicted"

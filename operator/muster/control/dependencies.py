@@ -9,7 +9,6 @@ from datetime import datetime
 from muster.admission.job_policy import UNLIMITED, JobPolicy
 from muster.api.status import TrainingJobStatus
 from muster.control.cluster import Cluster, Object
-from muster.control.evictions import Evictions
 from muster.control.gangs import Gangs
 from muster.control.positions import Positions
 from muster.control.presets import Presets
@@ -42,7 +41,6 @@ class Dependencies:
     policy: Policy = DEFAULT_POLICY
     gangs: Gangs = field(default_factory=Gangs)
     kueue: Kueue = field(default_factory=Kueue)
-    evictions: Evictions = field(default_factory=Evictions)
     positions: Positions | None = None
     """Positions of jobs in their queues. None if positions are not shown."""
     enqueue: Callable[[str], None] = lambda _: None

@@ -22,7 +22,6 @@ from muster.control.pod_groups import PodGroups
 from muster.lifecycle.actions import Action, CreateReplica, DeleteJob, DeleteReplica, EnsureService, LookLive
 from muster.render.addresses import ClusterAddresses, addresses_of
 from muster.render.environment import Plans
-from muster.render.evictions import with_responder
 from muster.render.kueue import Placement, placed, pod_set_of
 from muster.render.manifests import plans_of, render_replica, render_service
 from muster.render.objects import render_objects
@@ -141,8 +140,6 @@ class Executor:
         )
         if placement := placements.get(pod_set_of(action.role)):
             manifest = placed(manifest, placement)
-        if self._dependencies.evictions.served:
-            manifest = with_responder(manifest)
         if self._dependencies.tracing is not None:
             _add_variables(manifest, self._dependencies.tracing.variables(job))
         name = manifest["metadata"]["name"]

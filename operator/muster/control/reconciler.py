@@ -183,7 +183,7 @@ class Reconciler:
 
     def _observed(self, admitted: Admitted, children: Iterable[Child], *, claim: ClaimView | None, live: bool) -> Observed:
         job, uid = admitted.job, admitted.job.metadata.uid
-        replicas = tuple(self._with_report_and_eviction(child.view) for child in children if child.owner == uid)
+        replicas = tuple(self._with_report(child.view) for child in children if child.owner == uid)
         refused = self._refused.get(uid, "")
         return Observed(
             replicas,
@@ -207,10 +207,8 @@ class Reconciler:
                 message = f"pod {view.name} is removed: its label {ATTEMPT_LABEL} is {view.attempt}, and no such attempt can have begun"
                 self._dependencies.publish(event_of(job, JobEvent("PodRemoved", message, mark=view.uid, warning=True), now))
 
-    def _with_report_and_eviction(self, view: ReplicaView) -> ReplicaView:
-        """The replica with what is not in its pod: its report, and an eviction that waits for it."""
-        if (eviction := self._dependencies.evictions.of(view.uid)) is not None:
-            view = replace(view, eviction=eviction)
+    def _with_report(self, view: ReplicaView) -> ReplicaView:
+        """The replica with its newest report, if there is one."""
         reports = self._dependencies.reports
         received = reports.of(view.uid)
         if received is None:

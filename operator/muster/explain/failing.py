@@ -54,11 +54,6 @@ TAKEN_AWAY: tuple[Cause, ...] = rows(
         "nothing: the job resumes on another node",
     ),
     (
-        "EvictionRequested",
-        "{subject} saved and ended, because an eviction waited for it: {message}",
-        "nothing: the job resumes on another node; kubectl get evictions shows the requesters",
-    ),
-    (
         "NodeLost",
         r"^NodeLost|DeletionByPodGC|TerminationByKubelet|^(?:NodeShutdown|Shutdown|Terminated)\b",
         "the node of {subject} was lost or shut down: {message}",

@@ -62,10 +62,6 @@ class Queueing(ApiModel):
     kueue: Kueue = Field(default_factory=Kueue, description="Queues of Kueue.")
 
 
-class EvictionRequests(ApiModel):
-    enabled: bool = Field(default=True, description="Whether jobs save before an eviction of KEP-4563 goes on, if the cluster serves it.")
-
-
 class Inputs(ApiModel):
     node_cache: str | None = Field(
         default=None,
@@ -101,7 +97,6 @@ class Configuration(ApiModel):
     metrics: Port = Field(default=Port(port=9090), description="Port of /metrics.")
     network_policy: NetworkPolicy = Field(default_factory=NetworkPolicy, description="Network policies of jobs.")
     gang_scheduling: GangScheduling = Field(default_factory=GangScheduling, description="Schedulers that place all pods of a job or none.")
-    eviction_requests: EvictionRequests = Field(default_factory=EvictionRequests, description="Evictions that wait for jobs.")
     queueing: Queueing = Field(default_factory=Queueing, description="Queues that jobs may name.")
     job_policy: JobPolicy = Field(default=UNLIMITED, description="Limits on what jobs may request.")
     job_defaults: Defaults = Field(default_factory=Defaults, description="Defaults for fields that a job does not set.")

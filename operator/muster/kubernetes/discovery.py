@@ -1,4 +1,4 @@
-"""Finds out which optional APIs the cluster serves: those of schedulers, queues and evictions."""
+"""Finds out which optional APIs the cluster serves: those of schedulers and queues."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from muster.control.errors import ClusterError, NotFoundError
 from muster.kubernetes.gateway import Gateway
-from muster.render import evictions, kueue
+from muster.render import kueue
 from muster.render.gang import PLURAL, SCHEDULERS
 
 Versions = Mapping[str, set[str]]
@@ -23,12 +23,6 @@ async def served_gang_schedulers(gateway: Gateway, groups: Sequence[str], versio
     """The API groups that serve their PodGroup, in the same order. Raises ClusterError."""
     candidates = [SCHEDULERS[group] for group in groups if SCHEDULERS[group].version in versions.get(group, ())]
     return tuple([each.group for each in candidates if await _serves(gateway, each.group, each.version, PLURAL)])
-
-
-async def serves_evictions(gateway: Gateway, versions: Versions) -> bool:
-    """Whether the cluster serves the Evictions of KEP-4563. Raises ClusterError."""
-    group, version = evictions.GROUP, evictions.VERSION
-    return version in versions.get(group, ()) and await _serves(gateway, group, version, evictions.PLURAL)
 
 
 async def serves_kueue(gateway: Gateway) -> bool:

@@ -56,7 +56,6 @@ _PLURALS = {
     "Secret": "secrets",
     "NetworkPolicy": "networkpolicies",
     "Event": "events",
-    "Eviction": "evictions",
     "Pod": "pods",
     "PodGroup": "podgroups",
     "Workload": "workloads",

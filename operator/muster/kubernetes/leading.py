@@ -13,7 +13,6 @@ from muster.control.cluster import Object
 from muster.control.dependencies import Dependencies
 from muster.control.errors import ClusterError, RefusedError
 from muster.control.event_recorder import EventRecorder
-from muster.control.evictions import Evictions, Responder
 from muster.control.gangs import Gangs
 from muster.control.positions import Positions
 from muster.control.presets import Presets
@@ -26,12 +25,12 @@ from muster.control.tracing import Tracing
 from muster.kubernetes.certificate import Certificate, load_or_create
 from muster.kubernetes.channel import ClusterChannel, lead_here
 from muster.kubernetes.configuration import Configuration, OperatorPod
-from muster.kubernetes.discovery import served_gang_schedulers, served_versions, serves_evictions, serves_kueue, serves_positions
+from muster.kubernetes.discovery import served_gang_schedulers, served_versions, serves_kueue, serves_positions
 from muster.kubernetes.gateway import Gateway
 from muster.kubernetes.metrics import Metrics
 from muster.kubernetes.watches import Watch
 from muster.lifecycle.policy import Policy
-from muster.render import evictions, kueue
+from muster.render import kueue
 from muster.render.environment import Coordinator
 
 REPOINT_SECONDS = 60.0
@@ -71,8 +70,6 @@ class Leader:
         self._gangs = Gangs()
         self._kueue = Kueue(enabled=configuration.queueing.kueue.enabled)
         self._positions = Positions(gateway.read_pending_workloads, enqueue=parts.queue.add) if self._kueue.enabled else None
-        self._evictions = Evictions()
-        self._has_evictions = asyncio.Event()
         self._presets = Presets()
         url = f"https://{channel_host(configuration, pod)}:{configuration.coordination.port}"
         self._reconciler = Reconciler(
@@ -91,21 +88,11 @@ class Leader:
                 gangs=self._gangs,
                 kueue=self._kueue,
                 positions=self._positions,
-                evictions=self._evictions,
                 enqueue=parts.queue.add,
                 publish=parts.recorder.publish,
                 changed=parts.metrics.count_change,
                 tracing=parts.tracing,
             )
-        )
-        self._responder = Responder(
-            gateway,
-            parts.store,
-            self._evictions,
-            job_of=self._reconciler.job_of,
-            enqueue=parts.queue.add,
-            now=parts.now,
-            controller=configuration.controller,
         )
         self._channel = ClusterChannel(
             gateway,
@@ -141,18 +128,6 @@ class Leader:
             for watch in self._workloads():
                 tasks.create_task(watch.run())
             tasks.create_task(self._keep_listing_presets())
-            tasks.create_task(self._respond_to_evictions())
-
-    async def _respond_to_evictions(self) -> None:
-        """Watches the Evictions of pods and answers them, from the moment at which the cluster serves them."""
-        await self._has_evictions.wait()
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._responder.run())
-            for path in self._gateway.folders(f"/apis/{evictions.GROUP}/{evictions.VERSION}", evictions.PLURAL):
-                watch = Watch(
-                    self._gateway, path, on_change=self._evictions.update, on_gap=self._evictions.changed.set, labels=evictions.RESPONDER
-                )
-                tasks.create_task(watch.run())
 
     def _workloads(self) -> list[Watch]:
         """The watches of the Workloads of jobs. A change causes a pass, which reads the Workload."""
@@ -172,19 +147,17 @@ class Leader:
 
     async def _discover(self) -> None:
         """Finds out which optional APIs the cluster serves. Waits until the API server answers. Jobs get a pass if that changes."""
-        groups, uses_evictions = self._configuration.gang_scheduling.api_groups, self._configuration.eviction_requests.enabled
-        has_evictions = False
+        groups = self._configuration.gang_scheduling.api_groups
         while True:
             try:
-                versions = await served_versions(self._gateway) if groups or uses_evictions else {}
+                versions = await served_versions(self._gateway) if groups else {}
                 served = await served_gang_schedulers(self._gateway, groups, versions)
-                has_evictions = uses_evictions and await serves_evictions(self._gateway, versions)
                 has_kueue = self._kueue.enabled and await serves_kueue(self._gateway)
                 self._kueue.has_positions = has_kueue and await serves_positions(self._gateway)
                 break
             except RefusedError as error:
                 log.warning("jobs are scheduled without a gang, because the operator may not read the API groups: %s", error)
-                served, has_kueue, has_evictions = (), False, False
+                served, has_kueue = (), False
                 break
             except ClusterError as error:
                 log.warning("the API groups of the cluster cannot be read: %s", error)
@@ -192,17 +165,13 @@ class Leader:
         self._kueue.has_positions = self._kueue.has_positions and has_kueue
         changed = has_kueue != self._kueue.served
         self._kueue.served = has_kueue
-        if has_evictions and not self._evictions.served:
-            log.info("this cluster serves Evictions, and jobs save before these go on")
-            self._has_evictions.set()
-        self._evictions.served = has_evictions
         if self._gangs.replace(served) or changed:
             log.info("gang schedulers of this cluster: %s; Kueue: %s", ", ".join(served) or "none", "served" if has_kueue else "not used")
             self._look_at_all_jobs()
 
     async def _keep_discovering(self) -> None:
         configuration = self._configuration
-        while configuration.gang_scheduling.api_groups or configuration.eviction_requests.enabled or self._kueue.enabled:
+        while configuration.gang_scheduling.api_groups or self._kueue.enabled:
             await asyncio.sleep(self._configuration.resync_seconds)
             await self._discover()
 

@@ -28,16 +28,6 @@ class ReplicaPhase(StrEnum):
 
 
 @dataclass(frozen=True)
-class EvictionView:
-    """An eviction that waits until the replica has saved and ended (KEP-4563)."""
-
-    since: datetime
-    """When Muster began to work on it."""
-    requesters: str = ""
-    """The names of its requesters."""
-
-
-@dataclass(frozen=True)
 class ReplicaView:
     """A replica whose pod, or local process, still exists."""
 
@@ -74,8 +64,6 @@ class ReplicaView:
     """When its supervisor lost its connection to the operator. None if it has one, or if that is unknown."""
     disruption: str | None = None
     """The reason of the pod's DisruptionTarget condition (EvictionByEvictionAPI, PreemptionByScheduler, ...)."""
-    eviction: EvictionView | None = None
-    """Present if an eviction waits until this replica has saved and ended."""
     reason: str = ""
     """The reason of the pod (Evicted, NodeLost, Shutdown, ...) or, while it is Pending, of its container (ImagePullBackOff, ...)."""
     message: str = ""
@@ -118,7 +106,7 @@ class ReplicaView:
     @property
     def is_active(self) -> bool:
         """Whether the replica runs and its end was not requested."""
-        return self.phase is ReplicaPhase.RUNNING and self.deleting is None and self.disruption is None and self.eviction is None
+        return self.phase is ReplicaPhase.RUNNING and self.deleting is None and self.disruption is None
 
     @property
     def replica(self) -> Replica:

@@ -252,7 +252,6 @@ REFUSED = [
     ),
     (template({"nodeSelector": ["gpu"]}), f"{WORKER}.spec.nodeSelector", "a mapping"),
     (template({"schedulingGroup": "mine"}), f"{WORKER}.spec.schedulingGroup", "a mapping"),
-    (template({"evictionResponders": ["mine"]}), f"{WORKER}.spec.evictionResponders", "a list"),
     (template({"priorityClassName": "../../../../api/v1/pods"}), f"{WORKER}.spec.priorityClassName", "'../../../../api/v1/pods'"),
     (template({"priorityClassName": ["high"]}), f"{WORKER}.spec.priorityClassName", "a PriorityClass"),
     (template({"containers": {}}), f"{WORKER}.spec.containers", "a list"),

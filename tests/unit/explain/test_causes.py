@@ -233,7 +233,6 @@ TABLE: list[tuple[str, Source, str, str]] = [
     ("DeviceTainted", A, "DeviceTainted", "Device Taint manager: deleting due to NoExecute taint (gpu.example.com/node-1/gpu-3)"),
     ("DeviceUnhealthy", A, "DeviceUnhealthy", "unhealthy device of digits-worker-1: nvidia.com/gpu GPU-3; CUDA error: unspecified"),
     ("Drained", A, "Disrupted", "EvictionByEvictionAPI: Eviction API: evicting"),
-    ("EvictionRequested", A, "EvictionRequested", "the eviction of digits-worker-1 is requested by drain.example.com/nodes"),
     ("NodeLost", A, "NodeLost", "digits-worker-1 did not end within its grace period, because its node does not answer"),
     ("NodeLost", A, "Disrupted", "TerminationByKubelet: Pod was terminated in response to imminent node shutdown."),
     ("PodDeleted", A, "PodDeleted", "digits-worker-1 is being deleted, but not by Muster"),

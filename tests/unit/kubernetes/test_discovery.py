@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from muster.control.errors import NotFoundError
-from muster.kubernetes.discovery import served_gang_schedulers, served_versions, serves_evictions
+from muster.kubernetes.discovery import served_gang_schedulers, served_versions
 from muster.kubernetes.gateway import Gateway
 
 NATIVE, COSCHEDULING, VOLCANO = "scheduling.k8s.io", "scheduling.x-k8s.io", "scheduling.volcano.sh"
@@ -59,26 +59,6 @@ def test_only_configured_apis_with_pod_groups_are_used(
 
     async def discover() -> tuple[str, ...]:
         return await served_gang_schedulers(gateway, groups, await served_versions(gateway))
-
-    assert asyncio.run(discover()) == expected
-    assert len(server.requests) == requests
-
-
-@pytest.mark.parametrize(
-    ("versions", "expected", "requests"),
-    [
-        ({}, False, 1),
-        ({"lifecycle.k8s.io/v1beta1": ["evictions"]}, False, 1),
-        ({"lifecycle.k8s.io/v1alpha1": ["evictionrequests"]}, False, 2),
-        ({"lifecycle.k8s.io/v1alpha1": ["evictionrequests", "evictions", "evictions/status"]}, True, 2),
-    ],
-)
-def test_a_cluster_without_evictions_gets_no_request_about_them(versions: dict[str, list[str]], expected: bool, requests: int) -> None:
-    server = Served(versions)
-    gateway = cast(Gateway, server)
-
-    async def discover() -> bool:
-        return await serves_evictions(gateway, await served_versions(gateway))
 
     assert asyncio.run(discover()) == expected
     assert len(server.requests) == requests

@@ -8,7 +8,7 @@ import pytest
 
 from muster.api.status import FailureClass, Reason
 from muster.lifecycle.facts.failure import Cause, cause_of_end, root_cause
-from muster.lifecycle.observed import EvictionView, ReplicaView
+from muster.lifecycle.observed import ReplicaView
 from tests.unit.lifecycle.lifecycle_cases import at, failed, replica, report, running, running_story, words
 
 PREEMPTION, INFRASTRUCTURE, APPLICATION = FailureClass.PREEMPTION, FailureClass.INFRASTRUCTURE, FailureClass.APPLICATION
@@ -49,10 +49,6 @@ SICK: dict[str, Any] = {"unhealthy_devices": ("nvidia.com/gpu GPU-3",)}
         (failed(code=31, **SICK), INFRASTRUCTURE, Reason.STORAGE_UNAVAILABLE),
         (replica(phase="Failed", exit_code=137, oom_killed=True, **SICK), APPLICATION, Reason.OUT_OF_MEMORY),
         (failed(code=10, disruption="EvictionByEvictionAPI", **SICK), PREEMPTION, Reason.DISRUPTED),
-        (replica(eviction=EvictionView(at(5))), PREEMPTION, Reason.EVICTION_REQUESTED),
-        (replica(phase="Pending", eviction=EvictionView(at(5))), PREEMPTION, Reason.EVICTION_REQUESTED),
-        (replica(deleting=at(5), eviction=EvictionView(at(5))), PREEMPTION, Reason.POD_DELETED),
-        (failed(code=10, eviction=EvictionView(at(5))), APPLICATION, Reason.USER_ERROR),
         (replica(deleting=at(5)), PREEMPTION, Reason.POD_DELETED),
         (replica(phase="Pending", deleting=at(5)), PREEMPTION, Reason.POD_DELETED),
         (failed(code=21, deleting=at(5)), PREEMPTION, Reason.PREEMPTED),

@@ -15,7 +15,7 @@ from muster.lifecycle.facts.devices import DEVICE_TAINT, named, with_unhealthy_d
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.silence import is_silent, is_silent_after_the_end, lost_replicas
 from muster.lifecycle.facts.times import milliseconds
-from muster.lifecycle.observed import EvictionView, ReplicaPhase, ReplicaView
+from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 from muster_contract.codes import SIGNAL_BASE, ExitCode, signal_name
 from muster_contract.reports import LastWords
 
@@ -107,7 +107,7 @@ def cause_of_end(view: ReplicaView, *, stopped: bool) -> Cause | None:
     if view.phase is ReplicaPhase.SUCCEEDED:
         return None
     if not (view.over or view.deleting):
-        return _cause_of_eviction(view, view.eviction) if view.eviction and not stopped else None
+        return None
     disruption = _disruption_cause(view)
     if disruption:
         return disruption
@@ -228,13 +228,6 @@ def _disruption_cause(view: ReplicaView) -> Cause | None:
     if view.reason in _POD_REASONS:
         return _cause(view, FailureClass.PREEMPTION, _POD_REASONS[view.reason], message=view.message or view.reason)
     return None
-
-
-def _cause_of_eviction(view: ReplicaView, eviction: EvictionView) -> Cause:
-    """The cause of a replica that Muster must end, because an eviction waits for it."""
-    by = f" by {eviction.requesters}" if eviction.requesters else ""
-    cause = _cause(view, FailureClass.PREEMPTION, Reason.EVICTION_REQUESTED, message=f"the eviction of {view.name} is requested{by}")
-    return replace(cause, time=milliseconds(eviction.since))
 
 
 def _cause_of_deletion(view: ReplicaView, *, stopped: bool) -> Cause | None:

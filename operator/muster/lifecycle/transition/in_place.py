@@ -17,9 +17,7 @@ from muster.lifecycle.observed import Replica, ReplicaView
 from muster.lifecycle.state import newest, newest_ended
 from muster.lifecycle.transition.nodes import avoided
 
-_STOPPED_IN_ADVANCE = frozenset(
-    {Reason.DISRUPTED, Reason.DEVICE_TAINTED, Reason.EVICTED, Reason.EVICTION_REQUESTED, Reason.POD_DELETED, Reason.PREEMPTED}
-)
+_STOPPED_IN_ADVANCE = frozenset({Reason.DISRUPTED, Reason.DEVICE_TAINTED, Reason.EVICTED, Reason.POD_DELETED, Reason.PREEMPTED})
 """Reasons for an end that Muster announces to the processes, so that all ranks save at the same step."""
 
 

@@ -74,9 +74,7 @@ def _standby(status: TrainingJobStatus, facts: Facts) -> Actions:
         return ()
     free = elastic.free_replicas(status, facts) - {each.replica for each in status.left_behind}
     unneeded = [
-        view
-        for view in facts.standing_by
-        if view.replica not in free or view.eviction or (view.phase.ended and facts.now >= facts.retry_time(view))
+        view for view in facts.standing_by if view.replica not in free or (view.phase.ended and facts.now >= facts.retry_time(view))
     ]
     deletions = tuple(action for view in unneeded for action in deletion(view))
     absent = sorted(free - {view.replica for view in facts.everyone})
