@@ -21,8 +21,8 @@ from muster.render.pods import labels_of, owner_of
 from muster.strategies.registry import strategy_of
 
 PODS_READY = "PodsReady"
-_READ_BY_KUEUE = ("nodeSelector", "tolerations", "runtimeClassName", "overhead")
-"""The fields of a pod, besides its containers, that decide which flavors fit the pod and which resources it needs."""
+_READ_BY_KUEUE = ("nodeSelector", "tolerations", "runtimeClassName", "overhead", "resources", "resourceClaims")
+"""The fields of a pod, besides its containers, that decide which flavors fit the pod and which resources and devices it needs."""
 
 
 @dataclass(frozen=True)

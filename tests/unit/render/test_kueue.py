@@ -62,6 +62,20 @@ def test_a_version_of_kueues_api_has_the_fields_that_it_reads_and_the_same_diges
     assert newer["metadata"] == older["metadata"], "a job keeps its place in its queue when the version changes"
 
 
+def test_a_workload_asks_for_the_devices_and_the_resources_of_the_whole_pod() -> None:
+    claim = {"name": "gpu", "resourceClaimTemplateName": "h100"}
+    limits = {"limits": {"nvidia.com/gpu": 8}}
+    job = job_of(
+        ddp(
+            roles={"worker": {"replicas": 1, "resourceClaims": [claim], "template": {"spec": {"resources": limits}}}},
+            scheduling={"queue": "team"},
+        )
+    )
+    pod = workload(job, IMAGES, (), "v1beta2")["spec"]["podSets"][0]["template"]["spec"]
+    assert (pod["resourceClaims"], pod["resources"]) == ([claim], limits)
+    assert pod["containers"][0]["resources"]["claims"] == [{"name": "gpu"}]
+
+
 @pytest.mark.parametrize(("least", "counts"), [(1, (3, 1)), (3, (3, None))])
 def test_an_elastic_job_may_be_admitted_with_its_smallest_world(least: int, counts: tuple[int, int | None]) -> None:
     elastic = {"minReplicas": least, "maxReplicas": 4}
