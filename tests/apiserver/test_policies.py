@@ -166,6 +166,35 @@ BEYOND: dict[str, tuple[Object, str]] = {
 }
 
 
+REFERENCE: Object = {"secretRef": {"name": "db"}}
+OTHER_TYPES: dict[str, Object] = {
+    "envFrom as a mapping": templated("x", containers=[{"name": "trainer", "envFrom": REFERENCE}]),
+    "envFrom as text": templated("x", containers=[{"name": "trainer", "envFrom": "secretRef"}]),
+    "envFrom as a list of lists": templated("x", containers=[{"name": "trainer", "envFrom": [[REFERENCE]]}]),
+    "envFrom as a list of text": templated("x", initContainers=[{"name": "i", "image": "i", "envFrom": ["secretRef"]}]),
+    "valueFrom as a list": templated(
+        "x", containers=[{"name": "trainer", "env": [{"name": "A", "valueFrom": [FROM_SECRET["valueFrom"]]}]}]
+    ),
+    "valueFrom as text": templated("x", containers=[{"name": "trainer", "env": [{"name": "A", "valueFrom": "secretKeyRef"}]}]),
+    "volumes as a mapping": templated("x", volumes={"name": "v", "secret": {"secretName": "db"}}),
+    "volumes as a list of lists": templated("x", volumes=[[{"name": "v", "secret": {"secretName": "db"}}]]),
+    "imagePullSecrets as a mapping": templated("x", imagePullSecrets={"name": "registry"}),
+    "imagePullSecrets as a list of text": templated("x", imagePullSecrets=["registry"]),
+    "a service account as a list": templated("x", serviceAccountName=["powerful"]),
+    "ports as a mapping": templated("x", containers=[{"name": "trainer", "ports": {"hostPort": 1}}]),
+    "env as a mapping": templated("x", containers=[{"name": "trainer", "env": {"A": FROM_SECRET}}]),
+    "containers as a mapping": templated("x", containers={"trainer": {"envFrom": [REFERENCE]}}),
+    "a spec as a list": job("x", roles={"worker": {"replicas": 1, "template": {"spec": [{"hostNetwork": True}]}}}),
+}
+
+
+def test_parts_of_another_type_pass_no_policy(cluster: Cluster, namespace: str) -> None:
+    tenant = author(cluster, namespace, JOBS_ONLY)
+    folder = JOBS.format(namespace)
+    wait_until(lambda: answer(tenant, folder, secretly("x")), "the policy is in force")
+    assert [what for what, attack in OTHER_TYPES.items() if not answer(tenant, folder, attack).startswith("4")] == []
+
+
 def test_a_job_gives_its_author_no_access_that_the_author_does_not_have(cluster: Cluster, namespace: str) -> None:
     tenant = author(cluster, namespace, JOBS_ONLY)
     folder = JOBS.format(namespace)
@@ -214,6 +243,7 @@ def test_a_user_with_the_right_to_patch_a_job_can_suspend_it_but_not_read_its_se
 
 OWNER = {"apiVersion": "muster.dev/v1alpha1", "kind": "TrainingJob", "name": "x", "uid": "1", "controller": True}
 LABELS = {"muster.dev/job-name": "x", "muster.dev/job-uid": "1"}
+POD_LABELS = {**LABELS, "app.kubernetes.io/name": "muster-training"}
 
 
 def child(kind: str, spec: Object, *, api: str = "v1", owners: tuple[Object, ...] = (OWNER,), labels: Any = LABELS) -> Object:
@@ -221,7 +251,24 @@ def child(kind: str, spec: Object, *, api: str = "v1", owners: tuple[Object, ...
 
 
 def pod(**spec: Any) -> Object:
-    return child("Pod", {"containers": [{"name": "trainer", "image": "x"}], **spec})
+    return child("Pod", {"containers": [{"name": "trainer", "image": "x"}], **spec}, labels=POD_LABELS)
+
+
+def event(about: Object, **fields: Any) -> Object:
+    involved = {"namespace": None, "name": "x", "uid": "1", **about}
+    event = {"reason": "Started", "type": "Normal", "message": "x", "source": {"component": "muster"}, "involvedObject": involved}
+    named = {"apiVersion": "v1", "kind": "Event", "metadata": {"name": "x.1"}}
+    return {**named, **event, "reportingComponent": "muster.dev/operator", "reportingInstance": "muster", **fields}
+
+
+def endpoints(name: str, service: str) -> Object:
+    metadata = {"name": name, "labels": {"kubernetes.io/service-name": service}}
+    named = {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": metadata, "addressType": "IPv4"}
+    return {**named, "endpoints": [{"addresses": ["10.9.9.9"]}], "ports": [{"name": "coordination", "port": 8443}]}
+
+
+def lease(name: str) -> Object:
+    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name}, "spec": {"holderIdentity": "x"}}
 
 
 def service(**spec: Any) -> Object:
@@ -234,7 +281,23 @@ def policy(selector: Object) -> Object:
 
 SERVICES = "/api/v1/namespaces/{}/services"
 POLICIES = "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies"
+SLICES = "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices"
+EVENTS = "/api/v1/namespaces/{}/events"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
 BARE = {"containers": [{"name": "a", "image": "a"}]}
+SECRETS: dict[str, Object] = {
+    "secret": {"secret": {"secretName": "muster-coordination"}},
+    "projected": {"projected": {"sources": [{"secret": {"name": "muster-coordination"}}]}},
+    "csi": {"csi": {"driver": "x", "nodePublishSecretRef": {"name": "muster-coordination"}}},
+    "cephfs": {"cephfs": {"monitors": ["x"], "secretRef": {"name": "muster-coordination"}}},
+    "rbd": {"rbd": {"monitors": ["x"], "image": "x", "secretRef": {"name": "muster-coordination"}}},
+    "flexVolume": {"flexVolume": {"driver": "a/x", "secretRef": {"name": "muster-coordination"}}},
+    "azureFile": {"azureFile": {"shareName": "x", "secretName": "muster-coordination"}},
+    "iscsi": {"iscsi": {"targetPortal": "x:1", "iqn": "iqn.2001-04.x:x", "lun": 0, "secretRef": {"name": "muster-coordination"}}},
+    "hostPath": {"hostPath": {"path": "/"}},
+}
+"""Volumes that contain a Secret, or have it sent to somebody, or to the node."""
+FROM_OWN_SECRET = {"secretKeyRef": {"name": "muster-coordination", "key": "tls.key"}}
 DEPLOYED = {**OWNER, "kind": "ReplicaSet", "apiVersion": "apps/v1"}
 FENCED: dict[str, tuple[str, str, Object, str]] = {
     "a pod of no job": (PODS, "", child("Pod", BARE, owners=()), "TrainingJob as its controller"),
@@ -242,11 +305,66 @@ FENCED: dict[str, tuple[str, str, Object, str]] = {
     "a pod without a label": (PODS, "", child("Pod", BARE, labels={}), "label muster.dev/job-name"),
     "a pod of the cluster": (PODS, "kube-system", pod(), "namespaces of the cluster"),
     "a pod with the operator's account": (PODS, RELEASE_NAMESPACE, pod(serviceAccountName="muster"), "neither a service account nor"),
-    "a pod with the operator's Secret": (
+    **{
+        f"a pod with a {kind} volume beside the operator": (
+            PODS,
+            RELEASE_NAMESPACE,
+            pod(volumes=[{"name": "v", **source}]),
+            "neither a service account nor",
+        )
+        for kind, source in SECRETS.items()
+    },
+    "a pod with the operator's Secret in a variable": (
         PODS,
         RELEASE_NAMESPACE,
-        pod(volumes=[{"name": "v", "secret": {"secretName": "muster-coordination"}}]),
+        pod(initContainers=[{"name": "i", "image": "i", "env": [{"name": "A", "valueFrom": FROM_OWN_SECRET}]}]),
         "neither a service account nor",
+    ),
+    "a pod with the operator's Secret as its environment": (
+        PODS,
+        RELEASE_NAMESPACE,
+        pod(containers=[{"name": "c", "image": "c", "envFrom": [{"secretRef": {"name": "muster-coordination"}}]}]),
+        "neither a service account nor",
+    ),
+    "a pod that sends the operator's Secret to a registry": (
+        PODS,
+        RELEASE_NAMESPACE,
+        pod(imagePullSecrets=[{"name": "muster-coordination"}]),
+        "only the pull secrets of jobDefaults",
+    ),
+    "a pod that a Service of the operator selects": (
+        PODS,
+        RELEASE_NAMESPACE,
+        child("Pod", BARE, labels={**LABELS, "app.kubernetes.io/name": "muster", "app.kubernetes.io/component": "ui"}),
+        "no Service of Muster selects them",
+    ),
+    "the addresses of another Service": (SLICES, RELEASE_NAMESPACE, endpoints("x", "muster-ui"), "EndpointSlice of its own"),
+    "other addresses of its own Service": (
+        SLICES,
+        RELEASE_NAMESPACE,
+        endpoints("x", "muster-coordination"),
+        "EndpointSlice of its own",
+    ),
+    "another Service with its own name": (
+        SLICES,
+        RELEASE_NAMESPACE,
+        endpoints("muster-coordination", "muster-ui"),
+        "EndpointSlice of its own",
+    ),
+    "the lease of another program": (LEASES, RELEASE_NAMESPACE, lease("x"), "its own Lease"),
+    "an Event of the cluster": (
+        EVENTS,
+        "kube-system",
+        event({"kind": "TrainingJob", "apiVersion": "muster.dev/v1alpha1"}),
+        "cluster itself",
+    ),
+    "an Event of a Deployment": (EVENTS, "", event({"kind": "Deployment", "apiVersion": "apps/v1"}), "Events are about"),
+    "an Event of another's job": (EVENTS, "", event({"kind": "TrainingJob", "apiVersion": "kubeflow.org/v1"}), "Events are about"),
+    "an Event in the name of the kubelet": (
+        EVENTS,
+        "",
+        event({"kind": "TrainingJob", "apiVersion": "muster.dev/v1alpha1"}, reportingComponent="kubelet"),
+        "Events are about",
     ),
     "a service with an address": (SERVICES, "", service(), "headless"),
     "a service with somebody's address": (SERVICES, "", service(clusterIP="None", externalIPs=["10.0.0.1"]), "headless"),
@@ -268,6 +386,7 @@ def hijacker(cluster: Cluster, namespace: str) -> Api:
 
 def test_the_account_of_the_operator_creates_only_objects_of_jobs(cluster: Cluster, namespace: str, hijacker: Api) -> None:
     for what, (folder, where, attack, words) in FENCED.items():
+        attack = _in(where or namespace, attack)
         text = answer(hijacker, folder.format(where or namespace), attack)
         assert words in text, (what, text)
         assert words not in answer(cluster.admin, folder.format(where or namespace), attack), "others are not concerned"
@@ -275,6 +394,29 @@ def test_the_account_of_the_operator_creates_only_objects_of_jobs(cluster: Clust
         assert answer(hijacker, PODS.format(where), pod()) == ""
         assert answer(hijacker, SERVICES.format(where), service(clusterIP="None")) == ""
         assert answer(hijacker, POLICIES.format(where), policy({"matchLabels": LABELS})) == ""
+        for honest in (
+            event({"kind": "TrainingJob", "apiVersion": "muster.dev/v1alpha1"}),
+            event({"kind": "Pod", "apiVersion": "v1"}, reason="Unreadable"),
+        ):
+            assert answer(hijacker, EVENTS.format(where), _in(where, honest)) == ""
+    plain = [
+        {"name": "a", "emptyDir": {}},
+        {"name": "b", "configMap": {"name": "code"}},
+        {"name": "c", "persistentVolumeClaim": {"claimName": "checkpoints"}},
+        {"name": "d", "projected": {"sources": [{"serviceAccountToken": {"audience": "muster", "path": "token"}}]}},
+    ]
+    variable = {"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+    trainer = {"name": "trainer", "image": "x", "env": [variable, {"name": "B", "value": "b"}]}
+    assert answer(hijacker, PODS.format(RELEASE_NAMESPACE), pod(volumes=plain, containers=[trainer])) == ""
+    assert answer(hijacker, SLICES.format(RELEASE_NAMESPACE), endpoints("muster-coordination", "muster-coordination")) == ""
+    assert answer(hijacker, LEASES.format(RELEASE_NAMESPACE), lease("muster")) == ""
+
+
+def _in(namespace: str, manifest: Object) -> Object:
+    """An Event is about an object of its own namespace."""
+    if manifest["kind"] != "Event":
+        return manifest
+    return {**manifest, "involvedObject": {**manifest["involvedObject"], "namespace": namespace}}
 
 
 def test_the_account_of_the_operator_deletes_no_foreign_objects(cluster: Cluster, namespace: str, hijacker: Api, jobs: Jobs) -> None:

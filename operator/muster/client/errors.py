@@ -92,3 +92,10 @@ class JobStoppedError(ClientError):
     """A local run was stopped while the program waited for it. The run goes on only if it is resumed."""
 
     code = 21
+
+
+def ended(name: str, phase: str) -> str:
+    """The message for a job that has ended, and that a command would suspend, resume or scale."""
+    if phase == "Failed":
+        return f"{name} has ended ({phase}): restart it, and it goes on from its last commit"
+    return f"{name} has ended ({phase}): submit it under another name to train again"

@@ -51,14 +51,17 @@ class Jobs:
             raise await self._no_job(name) from error
 
     async def suspend(self, name: str, *, suspend: bool) -> Object:
+        """Suspends the job, or lets it go on. Raises RefusedError if it has ended."""
+        _refuse_ended(await self.get(name))
         return await self.patch(name, {"spec": {"suspend": suspend}})
 
     async def scale(self, name: str, *, role: str, replicas: int) -> Object:
         """Changes the number of replicas of a role that the job has. A job that is not elastic is suspended meanwhile.
 
-        Raises RefusedError, and ClientError if the job does not stop in time.
+        Raises RefusedError, also if the job has ended, and ClientError if the job does not stop in time.
         """
         job = await self.get(name)
+        _refuse_ended(job)
         roles = sorted({*(job["spec"].get("roles") or {}), "worker"})
         if role not in roles:
             raise errors.RefusedError(f"{name} has no role {role}: its roles are {', '.join(roles)}")
@@ -207,6 +210,12 @@ class Jobs:
 
     def _path(self, name: str) -> str:
         return f"{self._folder}/{quote(name, safe='')}"
+
+
+def _refuse_ended(job: Object) -> None:
+    phase = (job.get("status") or {}).get("phase")
+    if phase in FINAL_PHASES:
+        raise errors.RefusedError(errors.ended(job["metadata"]["name"], phase))
 
 
 def manifest_of(job: Object) -> Object:

@@ -281,11 +281,12 @@ class LocalJob(AsyncJob):
         return await local_view(directory.parent, self.name, history=recorded)
 
     async def suspend(self) -> None:
-        self._backend.read(self.name)
+        _refuse_ended(self._backend.read(self.name))
         self._backend.stop(self.name)
 
     async def resume(self) -> None:
         job = self._backend.read(self.name)
+        _refuse_ended(job)
         if self._backend.is_running(self.name):
             if job.status.phase is not Phase.SUSPENDED:
                 return
@@ -302,8 +303,7 @@ class LocalJob(AsyncJob):
         roles = sorted({*job.spec.roles, "worker"})
         if role not in roles:
             raise errors.RefusedError(f"{self.name} has no role {role}: its roles are {', '.join(roles)}")
-        if job.status.phase.final:
-            raise errors.RefusedError(f"{self.name} has ended: submit it under another name")
+        _refuse_ended(job)
         data = data_of(job)
         data["spec"].setdefault("roles", {}).setdefault(role, {})["replicas"] = replicas
         await self._stop_and_start(TrainingJob.model_validate(data))
@@ -320,6 +320,11 @@ class LocalJob(AsyncJob):
         directory = self._backend.directory(self.name)
         directory.rename(free_path(directory))
         directory.with_name(f"{self.name}.out").unlink(missing_ok=True)
+
+
+def _refuse_ended(job: TrainingJob) -> None:
+    if job.status.phase.final:
+        raise errors.RefusedError(errors.ended(job.metadata.name, job.status.phase.value))
 
 
 def _place_of(name: str, *, file: Path | None = None, code: Path | None = None) -> Place:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
@@ -19,22 +18,20 @@ from muster.admission.changes import changes
 from muster.admission.job_policy import UNLIMITED, JobPolicy, violations
 from muster.admission.sentences import problem_of
 from muster.admission.validate import strategy_problems
-from muster.api.constants import CONTROLLER, TRAINER_CONTAINER
+from muster.api.constants import CONTROLLER
 from muster.api.job import Metadata, TrainingJob
-from muster.api.problems import InvalidJobError, Problem
+from muster.api.problems import Problem
 from muster.api.spec import Trainer, TrainingJobSpec
 from muster.api.status import ConditionType, TrainingJobStatus
-from muster.api.unchecked import mapping, mappings
+from muster.api.unchecked import mapping
 from muster.control.cluster import Object
+from muster.control.pod_checks import pod_problems
 from muster.control.presets import Presets, problems_with_defaults
 from muster.lifecycle.state import is_open, without_contradictions
-from muster.render.addresses import ClusterAddresses
 from muster.render.defaults import JobDefaults, images_with
 from muster.render.form import form_of
 from muster.render.images import Images
-from muster.render.manifests import render_replica
-from muster.render.objects import render_objects
-from muster.strategies.registry import STRATEGIES, strategy_of
+from muster.strategies.registry import STRATEGIES
 
 _MOST_REPAIRS = 100
 _MOST_STATUSES = 32
@@ -174,7 +171,7 @@ class Admission:
         written = job.model_copy(update={"spec": version.written})
         if errors := problems_with_defaults(job, written):
             return errors
-        errors = self._unrenderable(job, version.defaults) or _taken_names(version) or self._forbidden(written)
+        errors = pod_problems(job, version.written, defaults=version.defaults, images=self._images) or self._forbidden(written)
         if not errors and valid is not None and is_open(status):
             errors = changes(job.model_copy(update={"spec": valid.written}), written)
         return errors
@@ -191,24 +188,6 @@ class Admission:
         errors = strategy_problems(spec.strategy)
         return (None if errors else spec), errors
 
-    def _unrenderable(self, job: TrainingJob, defaults: tuple[JobDefaults, ...]) -> list[Problem]:
-        """Problems that only rendering shows, such as a template that cannot be merged, or a function of the strategy that fails. They are
-        those of the whole world: the current one may lack the first replica of a role."""
-        job = job.with_status(replace(job.status, world=None))
-        strategy = strategy_of(job.spec.strategy)
-        plan = strategy.plan(job.spec)
-        addresses = ClusterAddresses(job.metadata.name, job.metadata.namespace)
-        errors: list[Problem] = []
-        try:
-            for role in dict.fromkeys(replica.role for replica in plan.replicas):
-                pod = render_replica(job, role, index=0, attempt=0, addresses=addresses, images=self._images, defaults=defaults)
-                errors += _unknown_volumes(pod["spec"], f"spec.roles.{role}.template.spec")
-            render_objects(job, plan, addresses)
-            strategy.is_synchronous(job.spec)
-        except InvalidJobError as error:
-            return error.problems
-        return errors
-
     def _forbidden(self, job: TrainingJob) -> list[Problem]:
         """Violations of the installation's policy by a job as it was written. A spec that was accepted before is not checked again, so a
         stricter policy does not stop running jobs. The defaults of the installation and of presets are always allowed."""
@@ -216,43 +195,6 @@ class Admission:
         if condition is not None and condition.status == "True" and condition.observed_generation == job.metadata.generation:
             return []
         return violations(self._policy, self._defaults.removed(job.spec))
-
-
-def _taken_names(version: _Version) -> list[Problem]:
-    """Containers and volumes of a preset that the job would change. They may have rights that the author of the job lacks. A side-car with
-    another image would use these rights."""
-    errors = []
-    for role, given in version.written.roles.items():
-        own = _names(given.template)
-        for defaults in version.defaults:
-            for _, template in defaults.templates_of(role) if defaults.preset else ():
-                for kind, name in sorted(own & _names(template)):
-                    message = f"{name} is one of preset {defaults.preset}, which a job may not change; write another name"
-                    errors.append(Problem(f"spec.roles.{role}.template.spec.{kind}", message))
-    return list(dict.fromkeys(errors))
-
-
-def _names(template: Mapping[str, Any]) -> set[tuple[str, str]]:
-    """The containers and volumes of a template, except the trainer."""
-    spec = mapping(template.get("spec"))
-    parts = ((kind, each) for kind in ("containers", "initContainers", "volumes") for _, each in mappings(spec.get(kind)))
-    return {(kind, str(each.get("name"))) for kind, each in parts if each.get("name") != TRAINER_CONTAINER}
-
-
-def _unknown_volumes(spec: Mapping[str, Any], field: str) -> list[Problem]:
-    """Mounts without a volume. Without this check the job would be admitted, and the API server would refuse each pod."""
-    volumes = {volume.get("name") for _, volume in mappings(spec.get("volumes"))}
-    mounts = (
-        (kind, container.get("name"), mount.get("name"))
-        for kind in ("containers", "initContainers")
-        for _, container in mappings(spec.get(kind))
-        for _, mount in mappings(container.get("volumeMounts"))
-    )
-    return [
-        Problem(f"{field}.{kind}", f"{container} mounts {name}, which is not a volume of the pod; add it to {field}.volumes")
-        for kind, container, name in mounts
-        if name not in volumes
-    ]
 
 
 def readable_status(raw: Any) -> TrainingJobStatus:

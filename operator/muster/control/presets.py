@@ -19,7 +19,9 @@ from muster.api.job import TrainingJob
 from muster.api.preset import TrainingPreset
 from muster.api.problems import InvalidJobError, Problem
 from muster.api.spec import TrainingJobSpec
+from muster.control.pod_checks import pod_problems
 from muster.render.defaults import JobDefaults, written_out
+from muster.render.images import default_images
 from muster.render.merge import MergeError
 from muster_contract.text import printable
 
@@ -97,18 +99,21 @@ def no_file_for(preset: str) -> str:
 
 def with_preset(job: TrainingJob, file: Path | None) -> tuple[TrainingJob, tuple[JobDefaults, ...]]:
     """The job with the storage and resources of its preset, and the defaults to render the job with. The preset comes from `file`. There
-    are no defaults if the job names no preset. Raises InvalidJobError if the job is not valid with its preset."""
-    if job.spec.preset is None:
-        return job, ()
-    defaults = _in_file(job.spec.preset, file)
-    return _checked(job, defaults.applied(job.spec)), (defaults,)
+    are no defaults if the job names no preset. Raises InvalidJobError if the operator would refuse the job with its preset."""
+    defaults = () if job.spec.preset is None else (_in_file(job.spec.preset, file),)
+    merged = job
+    for each in defaults:
+        merged = _checked(job, each.applied(job.spec))
+    if errors := pod_problems(merged, job.spec, defaults=defaults, images=default_images()):
+        raise InvalidJobError(errors)
+    return merged, defaults
 
 
 def with_preset_written_out(job: TrainingJob, file: Path | None) -> TrainingJob:
     """The job with all fields of its preset written into it. Raises InvalidJobError as `with_preset` does."""
     if job.spec.preset is None:
         return job
-    defaults = _in_file(job.spec.preset, file)
+    _, [defaults] = with_preset(job, file)
     try:
         return _checked(job, written_out(job.spec, defaults))
     except MergeError as error:

@@ -36,17 +36,23 @@ from muster.render.kueue import (
     with_priority,
     workload,
 )
+from muster.render.kueue_versions import VERSIONS, api_version, priority_class_name
 from muster.strategies.registry import strategy_of
 
 
 class Kueue:
-    """Whether jobs may use Kueue, and whether the cluster serves it: a cache, which `served` updates."""
+    """Whether jobs may use Kueue, and in which version of its API: a cache of what the cluster serves."""
 
-    def __init__(self, *, enabled: bool = False, served: bool = False) -> None:
+    def __init__(self, *, enabled: bool = False, version: str = "") -> None:
         self.enabled = enabled
-        self.served = served
-        self.has_positions = False
-        """Whether the cluster serves the positions of jobs in their queues."""
+        self.version = version
+        """The version of Workloads. Empty if the cluster serves none that Muster can use."""
+        self.positions_version = ""
+        """The version of the positions of jobs in their queues. Empty if the cluster does not serve them."""
+
+    @property
+    def served(self) -> bool:
+        return bool(self.version)
 
     def problems(self, job: TrainingJob, gang_groups: tuple[str, ...]) -> list[Problem]:
         """A problem if the job names a queue and starts now, and nothing manages that queue. `gang_groups` are the API groups that the
@@ -56,7 +62,7 @@ class Kueue:
         gang = chosen(job.spec.scheduling.gang, gang_groups)
         if gang is not None and gang.has_queues:
             return []
-        missing = "serves no kueue.x-k8s.io/v1beta1" if self.enabled else "has queueing.kueue.enabled off"
+        missing = f"serves neither {' nor '.join(map(api_version, VERSIONS))}" if self.enabled else "has queueing.kueue.enabled off"
         message = (
             f"names a queue, but nothing in this cluster manages it: the installation {missing}, and its gang scheduler is not Volcano; "
             "install Kueue and set queueing.kueue.enabled of the chart, or leave the queue empty"
@@ -109,7 +115,7 @@ class Queues:
         if not self._uses_queue(job):
             return None
         with suppress(NotFoundError):
-            self._existing[uid] = await self._cluster.read(identity(job))
+            self._existing[uid] = await self._cluster.read(identity(job, self._kueue.version))
         existing = self._existing.get(uid)
         if existing is not None and owner_of(existing) != uid:
             del self._existing[uid]
@@ -152,7 +158,7 @@ class Queues:
         elif existing is None:
             await self._create(admitted)
         elif is_empty or not job.status.attempts:
-            desired = workload(job, admitted.images, admitted.defaults)
+            desired = workload(job, admitted.images, admitted.defaults, self._kueue.version)
             if is_outdated(existing, desired):
                 await self._delete(existing)  # the next pass creates it: pod sets with a reservation cannot change
             elif not observed.quota.admitted and is_true(existing, "QuotaReserved") and is_true(existing, "Evicted"):
@@ -180,7 +186,8 @@ class Queues:
         if existing is None:
             return {}
         flavors = flavors_of(existing)
-        objects = {name: await self._cluster.read(flavor(name)) for name in {each for names in flavors.values() for each in names}}
+        version = self._kueue.version
+        objects = {name: await self._cluster.read(flavor(name, version)) for name in {each for names in flavors.values() for each in names}}
         return {pod_set: placement_of(existing, pod_set, [objects[name] for name in names]) for pod_set, names in flavors.items()}
 
     def _uses_queue(self, job: TrainingJob) -> bool:
@@ -190,8 +197,8 @@ class Queues:
     async def _create(self, admitted: Admitted) -> None:
         """Creates the Workload. Its priority is always set, because Kueue's visibility API fails for a whole queue if a Workload has
         none."""
-        manifest, value = workload(admitted.job, admitted.images, admitted.defaults), 0
-        if name := manifest["spec"].get("priorityClassName"):
+        manifest, value = workload(admitted.job, admitted.images, admitted.defaults, self._kueue.version), 0
+        if name := priority_class_name(manifest["spec"]):
             try:
                 value = int((await self._cluster.read(priority_class(name)))["value"])
             except NotFoundError:

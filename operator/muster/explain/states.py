@@ -97,7 +97,7 @@ def _suspension(snapshot: Snapshot) -> Iterator[Evidence]:
 
 
 def _scheduler(snapshot: Snapshot) -> Iterator[Evidence]:
-    if phase_of(snapshot.job) in FINAL_PHASES:
+    if phase_of(snapshot.job) in FINAL_PHASES or _lacks_members(snapshot):
         return
     for pod in snapshot.pods:
         conditions = (pod.get("status") or {}).get("conditions") or ()
@@ -108,6 +108,14 @@ def _scheduler(snapshot: Snapshot) -> Iterator[Evidence]:
         name = pod["spec"].get("schedulerName") or "default-scheduler"
         yield _state("SchedulerAbsent", f"{name} has done nothing for {_duration(seconds)}", label_of(pod))
         return
+
+
+def _lacks_members(snapshot: Snapshot) -> bool:
+    """Whether a gang has fewer pods than its world. Its scheduler does not look at them before all exist, and what prevents the others,
+    such as a quota, is a cause of its own."""
+    status = status_of(snapshot.job)
+    desired = sum(int(each.get("desired") or 0) for each in status.get("roles") or ())
+    return bool(status.get("gangScheduler")) and len(snapshot.pods) < desired
 
 
 def _size(snapshot: Snapshot) -> Iterator[Evidence]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from muster.control.errors import ClusterError, NotFoundError
 from muster.kubernetes.gateway import Gateway
-from muster.render import kueue
-from muster.render.gang import PLURAL, SCHEDULERS
+from muster.render import gang
+from muster.render.gang import SCHEDULERS
+from muster.render.kueue_versions import GROUP, PLURAL, VERSIONS, VISIBILITY_GROUP
 
 Versions = Mapping[str, set[str]]
 """The versions of each API group that the cluster serves."""
@@ -22,21 +24,25 @@ async def served_versions(gateway: Gateway) -> Versions:
 async def served_gang_schedulers(gateway: Gateway, groups: Sequence[str], versions: Versions) -> tuple[str, ...]:
     """The API groups that serve their PodGroup, in the same order. Raises ClusterError."""
     candidates = [SCHEDULERS[group] for group in groups if SCHEDULERS[group].version in versions.get(group, ())]
-    return tuple([each.group for each in candidates if await _serves(gateway, each.group, each.version, PLURAL)])
+    return tuple([each.group for each in candidates if await _serves(gateway, each.group, each.version, gang.PLURAL)])
 
 
-async def serves_kueue(gateway: Gateway) -> bool:
-    """Whether the cluster serves the Workloads of Kueue. Raises ClusterError."""
-    return await _serves(gateway, kueue.GROUP, kueue.VERSION, kueue.PLURAL)
+async def kueue_version(gateway: Gateway) -> str:
+    """The version in which Muster uses the Workloads of Kueue. Empty if the cluster serves none. Raises ClusterError."""
+    for version in VERSIONS:
+        if await _serves(gateway, GROUP, version, PLURAL):
+            return version
+    return ""
 
 
-async def serves_positions(gateway: Gateway) -> bool:
-    """Whether the cluster serves the positions of Workloads in their queues. Another server answers for this API, which may be down."""
-    try:
-        await gateway.request("GET", f"/apis/{kueue.VISIBILITY}")
-    except ClusterError:
-        return False
-    return True
+async def positions_version(gateway: Gateway) -> str:
+    """The version in which Muster reads the positions of Workloads in their queues. Another server answers for this API. Empty if it is
+    down, or there is none."""
+    for version in VERSIONS:
+        with suppress(ClusterError):
+            await gateway.request("GET", f"/apis/{VISIBILITY_GROUP}/{version}")
+            return version
+    return ""
 
 
 async def _serves(gateway: Gateway, group: str, version: str, plural: str) -> bool:

@@ -36,7 +36,7 @@ from muster.kubernetes.credentials import load_configuration
 from muster.kubernetes.views import child_of, claim_of
 from muster.lifecycle.observed import ClaimView, ReplicaPhase
 from muster.lifecycle.policy import Delays
-from muster.render.kueue import VISIBILITY
+from muster.render.kueue_versions import VISIBILITY_GROUP
 
 PAGE, FIRST_PAGE = 250, 25  # objects in one page of a list, and in the first page, which shows their size
 LARGEST_PAGE = 4 << 20  # bytes in one page with several objects; hostile objects take fifty times as much memory when parsed
@@ -154,9 +154,10 @@ class Gateway:
         name = quote(manifest["metadata"]["name"], safe="")  # users write some of these names, and a slash would lead elsewhere
         return await self.request("GET", f"{_folder(manifest)}/{name}")
 
-    async def read_pending_workloads(self, namespace: str, queue: str) -> list[Object]:
-        """The first 1,000 Workloads that wait in this LocalQueue of Kueue, each with its positions, in their order."""
-        path = f"/apis/{VISIBILITY}/namespaces/{namespace}/localqueues/{quote(queue, safe='')}/pendingworkloads"
+    async def read_pending_workloads(self, namespace: str, queue: str, *, version: str) -> list[Object]:
+        """The first 1,000 Workloads that wait in this LocalQueue of Kueue, each with its positions, in their order. `version` is that of
+        Kueue's visibility API."""
+        path = f"/apis/{VISIBILITY_GROUP}/{version}/namespaces/{namespace}/localqueues/{quote(queue, safe='')}/pendingworkloads"
         summary = await parsed(await self._text("GET", path, most=LARGEST_PAGE))
         return list(summary.get("items") or ())
 

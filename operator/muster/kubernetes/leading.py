@@ -25,13 +25,13 @@ from muster.control.tracing import Tracing
 from muster.kubernetes.certificate import Certificate, load_or_create
 from muster.kubernetes.channel import ClusterChannel, lead_here
 from muster.kubernetes.configuration import Configuration, OperatorPod
-from muster.kubernetes.discovery import served_gang_schedulers, served_versions, serves_kueue, serves_positions
+from muster.kubernetes.discovery import kueue_version, positions_version, served_gang_schedulers, served_versions
 from muster.kubernetes.gateway import Gateway
 from muster.kubernetes.metrics import Metrics
 from muster.kubernetes.watches import Watch
 from muster.lifecycle.policy import Policy
-from muster.render import kueue
 from muster.render.environment import Coordinator
+from muster.render.kueue_versions import PLURAL, api_version
 
 REPOINT_SECONDS = 60.0
 CERTIFICATE_RETRY_SECONDS = 2.0
@@ -69,7 +69,8 @@ class Leader:
         self._certificate = certificate
         self._gangs = Gangs()
         self._kueue = Kueue(enabled=configuration.queueing.kueue.enabled)
-        self._positions = Positions(gateway.read_pending_workloads, enqueue=parts.queue.add) if self._kueue.enabled else None
+        self._kueue_changed = asyncio.Event()
+        self._positions = Positions(self._read_pending, enqueue=parts.queue.add) if self._kueue.enabled else None
         self._presets = Presets()
         url = f"https://{channel_host(configuration, pod)}:{configuration.coordination.port}"
         self._reconciler = Reconciler(
@@ -124,10 +125,19 @@ class Leader:
             tasks.create_task(self._parts.recorder.run())
             tasks.create_task(self._keep_discovering())
             if self._positions is not None:
-                tasks.create_task(self._positions.run(lambda: self._kueue.has_positions))
-            for watch in self._workloads():
-                tasks.create_task(watch.run())
+                tasks.create_task(self._positions.run(lambda: bool(self._kueue.positions_version)))
+            tasks.create_task(self._watch_workloads())
             tasks.create_task(self._keep_listing_presets())
+
+    async def _watch_workloads(self) -> None:
+        """Watches the Workloads of jobs in the version that Muster uses, and in another one once the cluster serves it."""
+        while True:
+            self._kueue_changed.clear()
+            async with asyncio.TaskGroup() as tasks:
+                watches = [tasks.create_task(watch.run()) for watch in self._workloads()]
+                await self._kueue_changed.wait()
+                for each in watches:
+                    each.cancel()
 
     def _workloads(self) -> list[Watch]:
         """The watches of the Workloads of jobs. A change causes a pass, which reads the Workload."""
@@ -135,8 +145,11 @@ class Leader:
         def changed(kind: str, obj: Object) -> None:
             self._parts.queue.add(f"{obj['metadata']['namespace']}/{obj['metadata']['labels'][JOB_NAME_LABEL]}")
 
-        paths = self._gateway.folders(f"/apis/{kueue.GROUP}/{kueue.VERSION}", kueue.PLURAL) if self._kueue.enabled else []
+        paths = self._gateway.folders(f"/apis/{api_version(self._kueue.version)}", PLURAL) if self._kueue.served else []
         return [Watch(self._gateway, path, on_change=changed, on_gap=self._look_at_all_jobs, labels=JOB_NAME_LABEL) for path in paths]
+
+    async def _read_pending(self, namespace: str, queue: str) -> list[Object]:
+        return await self._gateway.read_pending_workloads(namespace, queue, version=self._kueue.positions_version)
 
     def _look_at_all_jobs(self) -> None:
         for key in self._parts.store.keys_by_need:
@@ -152,21 +165,23 @@ class Leader:
             try:
                 versions = await served_versions(self._gateway) if groups else {}
                 served = await served_gang_schedulers(self._gateway, groups, versions)
-                has_kueue = self._kueue.enabled and await serves_kueue(self._gateway)
-                self._kueue.has_positions = has_kueue and await serves_positions(self._gateway)
+                kueue = await kueue_version(self._gateway) if self._kueue.enabled else ""
+                self._kueue.positions_version = await positions_version(self._gateway) if kueue else ""
                 break
             except RefusedError as error:
                 log.warning("jobs are scheduled without a gang, because the operator may not read the API groups: %s", error)
-                served, has_kueue = (), False
+                served, kueue = (), ""
+                self._kueue.positions_version = ""
                 break
             except ClusterError as error:
                 log.warning("the API groups of the cluster cannot be read: %s", error)
                 await asyncio.sleep(DISCOVERY_RETRY_SECONDS)
-        self._kueue.has_positions = self._kueue.has_positions and has_kueue
-        changed = has_kueue != self._kueue.served
-        self._kueue.served = has_kueue
+        changed = kueue != self._kueue.version
+        self._kueue.version = kueue
+        if changed:
+            self._kueue_changed.set()
         if self._gangs.replace(served) or changed:
-            log.info("gang schedulers of this cluster: %s; Kueue: %s", ", ".join(served) or "none", "served" if has_kueue else "not used")
+            log.info("gang schedulers of this cluster: %s; Kueue: %s", ", ".join(served) or "none", kueue or "not used")
             self._look_at_all_jobs()
 
     async def _keep_discovering(self) -> None:

@@ -15,17 +15,14 @@ from muster.render.defaults import JobDefaults
 from muster.render.form import digest_of
 from muster.render.gang import priority_class_of
 from muster.render.images import Images
+from muster.render.kueue_versions import api_version, with_priority_class, without_version
 from muster.render.manifests import plans_of, render_replica
 from muster.render.pods import labels_of, owner_of
 from muster.strategies.registry import strategy_of
 
-GROUP, VERSION, PLURAL = "kueue.x-k8s.io", "v1beta1", "workloads"
-VISIBILITY = f"visibility.{GROUP}/v1beta1"
-"""The API with the positions of Workloads in their queues."""
 PODS_READY = "PodsReady"
-_API_VERSION = f"{GROUP}/{VERSION}"
-_READ_BY_KUEUE = ("nodeSelector", "tolerations", "runtimeClassName", "overhead")
-"""The fields of a pod, besides its containers, that decide which flavors fit the pod and which resources it needs."""
+_READ_BY_KUEUE = ("nodeSelector", "tolerations", "runtimeClassName", "overhead", "resources", "resourceClaims")
+"""The fields of a pod, besides its containers, that decide which flavors fit the pod and which resources and devices it needs."""
 
 
 @dataclass(frozen=True)
@@ -36,18 +33,18 @@ class Placement:
     tolerations: Sequence[Mapping[str, Any]] = ()
 
 
-def identity(job: TrainingJob) -> dict[str, Any]:
+def identity(job: TrainingJob, version: str) -> dict[str, Any]:
     """The Workload of the job, without its contents."""
     return {
-        "apiVersion": _API_VERSION,
+        "apiVersion": api_version(version),
         "kind": "Workload",
         "metadata": {"name": job.metadata.name, "namespace": job.metadata.namespace},
     }
 
 
-def flavor(name: str) -> dict[str, Any]:
+def flavor(name: str, version: str) -> dict[str, Any]:
     """A ResourceFlavor, without its contents."""
-    return {"apiVersion": _API_VERSION, "kind": "ResourceFlavor", "metadata": {"name": name}}
+    return {"apiVersion": api_version(version), "kind": "ResourceFlavor", "metadata": {"name": name}}
 
 
 def priority_class(name: str) -> dict[str, Any]:
@@ -55,8 +52,8 @@ def priority_class(name: str) -> dict[str, Any]:
     return {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
 
 
-def workload(job: TrainingJob, images: Images, defaults: Sequence[JobDefaults]) -> dict[str, Any]:
-    """The Workload of the job: one pod set per role. Kueue may admit an elastic job with fewer workers.
+def workload(job: TrainingJob, images: Images, defaults: Sequence[JobDefaults], version: str) -> dict[str, Any]:
+    """The Workload of the job in this version of Kueue's API: one pod set per role. Kueue may admit an elastic job with fewer workers.
 
     The value of its priority class is missing, because only the cluster has it (`with_priority`).
     """
@@ -78,10 +75,9 @@ def workload(job: TrainingJob, images: Images, defaults: Sequence[JobDefaults]) 
         )
         pod_sets.append({"name": pod_set_of(role), **counts, "template": {"spec": _requirements(pod["spec"])}})
     spec: dict[str, Any] = {"queueName": job.spec.scheduling.queue, "podSets": pod_sets}
-    if name := priority_class_of(job, defaults):
-        spec |= {"priorityClassName": name, "priorityClassSource": "scheduling.k8s.io/priorityclass"}
-    labels = {**labels_of(job), FORM_LABEL: digest_of(spec)}
-    owner, base = owner_of(job), identity(job)
+    spec = with_priority_class(spec, priority_class_of(job, defaults), version)
+    labels = {**labels_of(job), FORM_LABEL: digest_of(without_version(spec))}
+    owner, base = owner_of(job), identity(job, version)
     metadata = {**base["metadata"], "labels": labels, **({"ownerReferences": [owner]} if owner else {})}
     return {**base, "metadata": metadata, "spec": spec}
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from muster.admission.job_policy import JobPolicy, Templates
-from muster.admission.read import InvalidJobFileError, parse_job
+from muster.admission.read import InvalidJobFileError, parse_job, read_job
 from muster.api.problems import InvalidJobError
 from muster.control.admission import Admission, Admitted
 from muster.control.presets import Presets, read_presets, with_preset, with_preset_written_out
@@ -209,6 +209,102 @@ def test_a_job_does_not_change_a_side_car_or_a_volume_of_its_preset(kind: str, i
     assert absent(problem.message, item["name"], "preset h100-8", "another name") == []
     other = {**NAMED, "roles": {"worker": {"replicas": 2, "template": {"spec": {kind: [{**item, "name": "mine", "image": "mine"}]}}}}}
     assert kind == "volumes" or judge.admit(obj(other, generation=2)).problems == ()
+
+
+KEYS = {"name": "keys", "mountPath": "/keys", "subPath": "public", "readOnly": True}
+GUARDED: dict[str, Any] = {
+    "serviceAccountName": "puller",
+    "containers": [
+        {
+            "name": "trainer",
+            "volumeMounts": [KEYS],
+            "env": [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "db", "key": "public"}}}],
+        },
+        {"name": "agent", "image": "agent:1", "resources": {"claims": [{"name": "admin"}]}},
+    ],
+    "initContainers": [{"name": "tune", "image": "tune:1", "volumeMounts": [{"name": "keys", "mountPath": "/all"}]}],
+    "volumes": [{"name": "keys", "secret": {"secretName": "keys"}}, {"name": "disk", "persistentVolumeClaim": {"claimName": "raw"}}],
+    "resourceClaims": [{"name": "admin", "resourceClaimTemplateName": "admin"}],
+}
+"""A preset with a part of every kind."""
+
+
+def trainer(**fields: Any) -> dict[str, Any]:
+    return {"containers": [{"name": "trainer", **fields}]}
+
+
+def side_car(**fields: Any) -> dict[str, Any]:
+    return {"containers": [{"name": "mine", "image": "mine", **fields}]}
+
+
+TOKEN = {"projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
+MISUSES: dict[str, tuple[dict[str, Any], str, str]] = {
+    "a Secret in the trainer at another path": (trainer(volumeMounts=[{"name": "keys", "mountPath": "/x"}]), "containers", "keys"),
+    "all of a Secret of which it has a part": (trainer(volumeMounts=[{"mountPath": "/keys", "subPath": ""}]), "containers", "keys"),
+    "a volume that may be written": (trainer(volumeMounts=[{"mountPath": "/keys", "readOnly": False}]), "containers", "keys"),
+    "a Secret in a side-car": (side_car(volumeMounts=[{"name": "keys", "mountPath": "/x"}]), "containers", "keys"),
+    "a Secret in an init container": (
+        {"initContainers": [{"name": "mine", "image": "mine", "volumeMounts": [{"name": "keys", "mountPath": "/x"}]}]},
+        "initContainers",
+        "keys",
+    ),
+    "a disk": (side_car(volumeDevices=[{"name": "disk", "devicePath": "/dev/x"}]), "containers", "disk"),
+    "a device": (trainer(resources={"claims": [{"name": "admin"}]}), "containers", "admin"),
+    "the claim of a device": ({"resourceClaims": [{"name": "admin", "resourceClaimName": "mine"}]}, "resourceClaims", "admin"),
+    "another key of a Secret": (
+        trainer(env=[{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"key": "password"}}}]),
+        "containers",
+        "TOKEN",
+    ),
+    "a token": ({"automountServiceAccountToken": True}, "automountServiceAccountToken", "account"),
+    "a token in a volume": ({"volumes": [{"name": "mine", **TOKEN}]}, "volumes", "account"),
+    "the processes of a side-car": ({"shareProcessNamespace": True}, "shareProcessNamespace", "leave it out"),
+    "the addresses of a side-car": ({"hostAliases": [{"ip": "10.0.0.1", "hostnames": ["vault"]}]}, "hostAliases", "leave it out"),
+    "the user of a side-car": ({"securityContext": {"runAsUser": 0}}, "securityContext", "leave it out"),
+    "no side-car": ({"$patch": "replace", **trainer(image="x")}, "containers", "agent"),
+    "no init container": ({"$patch": "replace", **trainer(image="x")}, "initContainers", "tune"),
+}
+
+
+@pytest.mark.parametrize("misuse", MISUSES)
+def test_a_job_uses_parts_of_its_preset_only_as_the_preset_does(misuse: str, tmp_path: Path) -> None:
+    spec, field, word = MISUSES[misuse]
+    guarded = preset(template={"spec": GUARDED})
+    own = {**NAMED, "roles": {"worker": {"replicas": 2, "template": {"spec": spec}}}}
+    found = admission(Presets([guarded])).admit(obj(own)).problems
+    assert f"spec.roles.worker.template.spec.{field}" in [each.field for each in found]
+    assert absent(str(found), word, "preset h100-8") == []
+    file, job = tmp_path / "presets.yaml", tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump(guarded))
+    job.write_text(yaml.safe_dump({**yaml.safe_load(JOB), "spec": own}))
+    for take in (with_preset, with_preset_written_out):
+        with pytest.raises(InvalidJobError) as refused:
+            take(read_job(job), file)
+        assert tuple(refused.value.problems) == found, "render and validate say the same"
+
+
+def test_a_claim_of_a_role_does_not_take_a_device_of_the_preset() -> None:
+    claims = [{"name": "admin", "resourceClaimTemplateName": "mine"}]
+    own = {**NAMED, "roles": {"worker": {"replicas": 2, "resourceClaims": claims}}}
+    found = admission(Presets([preset(template={"spec": GUARDED})])).admit(obj(own)).problems
+    assert {each.field for each in found} == {f"spec.roles.worker.template.spec.{each}" for each in ("resourceClaims", "containers")}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {},
+        trainer(image="mine", env=[{"name": "TOKEN", "value": "x"}]),
+        trainer(env=[{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "own", "key": "own"}}}]),
+        trainer(volumeMounts=[dict(KEYS)]),
+        {**side_car(volumeMounts=[{"name": "own", "mountPath": "/x"}]), "volumes": [{"name": "own", "emptyDir": {}}]},
+        {"serviceAccountName": "own", "automountServiceAccountToken": True, "volumes": [{"name": "own", **TOKEN}]},
+        {"nodeSelector": {"pool": "a"}, "tolerations": [{"operator": "Exists"}]},
+    ],
+)
+def test_a_job_with_a_preset_may_have_parts_of_its_own(spec: dict[str, Any]) -> None:
+    own = {**NAMED, "roles": {"worker": {"replicas": 2, "template": {"spec": spec}}}}
+    assert admission(Presets([preset(template={"spec": GUARDED})])).admit(obj(own)).problems == ()
 
 
 JOB = """\

@@ -16,11 +16,11 @@ RUNNING = {"startedAt": "2026-11-21T12:00:00Z"}
 class Queued(World):
     """A world with Kueue in it, and one elastic job that waits for up to three workers."""
 
-    def __init__(self) -> None:
+    def __init__(self, version: str = "v1beta2") -> None:
         self.woken: list[str] = []
         self.read: list[str] = []
         self.positions = Positions(self._pending, enqueue=self.woken.append)
-        super().__init__(kueue=Kueue(enabled=True, served=True), positions=self.positions)
+        super().__init__(kueue=Kueue(enabled=True, version=version), positions=self.positions)
         self.submit(workers=3, scheduling={"queue": "team"}, elastic={"minReplicas": 1, "maxReplicas": 3}, batch={"globalSize": 64})
         self.reconcile()
 
@@ -48,6 +48,14 @@ def test_a_job_waits_with_a_workload_that_always_has_a_priority() -> None:
     assert (spec["queueName"], spec["priority"]) == ("team", 0)
     assert [(each["name"], each["count"], each["minCount"]) for each in spec["podSets"]] == [("worker", 3, 1)]
     assert world.cluster.of("Pod") == []
+
+
+def test_all_requests_about_a_queue_use_the_version_of_kueue_that_is_served() -> None:
+    for version in ("v1beta1", "v1beta2"):
+        world = Queued(version)
+        assert world.workload()["apiVersion"] == f"kueue.x-k8s.io/{version}"
+        world.admit(3)
+        assert len(world.cluster.of("Pod")) == 3
 
 
 def test_the_position_of_a_waiting_job_is_in_its_status_until_it_is_admitted() -> None:

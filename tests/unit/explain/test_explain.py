@@ -90,6 +90,7 @@ REFUSED = {
     "reason": "ReplicasRefused",
     "message": "exceeded quota: team, requested: pods=1, used: pods=1, limited: pods=1",
 }
+OF_TWO = {"gangScheduler": "scheduling.k8s.io", "roles": [{"name": "worker", "desired": 2}]}
 CLAIMED = {"storage": {"persistentVolumeClaim": {"claimName": "data"}}}
 NODE = {"metadata": {"name": "node-1"}, "status": {"allocatable": {"cpu": "8", "nvidia.com/gpu": "4"}, "conditions": []}}
 SILENT = {
@@ -117,6 +118,11 @@ FIRST: dict[str, tuple[Snapshot, list[str]]] = {
     "a suspended job": (of(None, job=job({"phase": "Suspended"}, suspend=True)), ["Suspended"]),
     "a job that is being suspended": (of(None, pod(status=RUNS), job=job({"phase": "Running"}, suspend=True)), ["Suspending", "Running"]),
     "a pod that no scheduler has seen": (of(STARTING, pod()), ["SchedulerAbsent"]),
+    "a gang that no scheduler has seen": (of({**GANG, **OF_TWO}, pod(), pod()), ["SchedulerAbsent", "GangWaits"]),
+    "a gang of which a quota holds the second pod": (
+        of({**GANG, **OF_TWO, "conditions": [REFUSED]}, pod()),
+        ["QuotaExceeded", "GangWaits"],
+    ),
     "a pod that asks for more than any node has": (
         of(STARTING, pod_requesting("nvidia.com/gpu", "8"), nodes=(NODE,)),
         ["NeverFits", "DevicesTaken"],

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from muster.control.errors import NotFoundError
-from muster.kubernetes.discovery import served_gang_schedulers, served_versions
+from muster.kubernetes.discovery import kueue_version, positions_version, served_gang_schedulers, served_versions
 from muster.kubernetes.gateway import Gateway
 
 NATIVE, COSCHEDULING, VOLCANO = "scheduling.k8s.io", "scheduling.x-k8s.io", "scheduling.volcano.sh"
@@ -62,3 +62,28 @@ def test_only_configured_apis_with_pod_groups_are_used(
 
     assert asyncio.run(discover()) == expected
     assert len(server.requests) == requests
+
+
+KUEUE, VISIBILITY = "kueue.x-k8s.io", "visibility.kueue.x-k8s.io"
+
+
+@pytest.mark.parametrize(
+    ("versions", "workloads", "positions"),
+    [
+        ({}, "", ""),
+        ({f"{KUEUE}/v1beta1": ["workloads"], f"{VISIBILITY}/v1beta1": ["localqueues"]}, "v1beta1", "v1beta1"),  # Kueue 0.10
+        ({f"{KUEUE}/{each}": ["workloads"] for each in ("v1beta1", "v1beta2")}, "v1beta2", ""),  # Kueue 0.17
+        ({f"{KUEUE}/v1beta2": ["workloads"], f"{VISIBILITY}/v1beta2": ["localqueues"]}, "v1beta2", "v1beta2"),  # Kueue 0.20
+        ({f"{KUEUE}/v1beta2": ["topologies"], f"{KUEUE}/v1beta1": ["workloads"]}, "v1beta1", ""),
+        ({f"{KUEUE}/v1beta3": ["workloads"], f"{VISIBILITY}/v1beta3": ["localqueues"]}, "", ""),
+    ],
+)
+def test_the_newest_version_of_kueue_that_the_cluster_serves_is_used(
+    versions: dict[str, list[str]], workloads: str, positions: str
+) -> None:
+    gateway = cast(Gateway, Served(versions))
+
+    async def discover() -> tuple[str, str]:
+        return await kueue_version(gateway), await positions_version(gateway)
+
+    assert asyncio.run(discover()) == (workloads, positions)

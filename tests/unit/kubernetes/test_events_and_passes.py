@@ -102,7 +102,7 @@ class Interleaving:
                 Reports(),
                 images=IMAGES,
                 now=self._now,
-                kueue=Kueue(enabled=self._queued, served=self._queued),
+                kueue=Kueue(enabled=self._queued, version="v1beta2" if self._queued else ""),
                 enqueue=self._queue.add,
             )
         )

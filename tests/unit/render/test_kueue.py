@@ -18,6 +18,7 @@ from muster.render.kueue import (
     with_priority,
     workload,
 )
+from muster.render.kueue_versions import priority_class_name
 from tests.support.golden_jobs import IMAGES, job_of
 
 
@@ -41,19 +42,45 @@ def test_a_workload_has_a_pod_set_for_each_role_with_what_its_pods_need() -> Non
             "scheduling": {"queue": "team", "priorityClassName": "high"},
         }
     )
-    spec = with_priority(workload(job, IMAGES, ()), 7)["spec"]
+    spec = with_priority(workload(job, IMAGES, (), "v1beta2"), 7)["spec"]
     assert [(each["name"], each["count"]) for each in spec["podSets"]] == [("worker", 3), ("evaluator", 1)]
     pod = spec["podSets"][0]["template"]["spec"]
     assert (pod["nodeSelector"], pod["containers"][0]["resources"]["requests"]["cpu"]) == ({"pool": "a"}, "2")
     assert "volumes" not in pod
-    assert (spec["queueName"], spec["priorityClassName"], spec["priority"]) == ("team", "high", 7)
+    assert (spec["queueName"], priority_class_name(spec), spec["priority"]) == ("team", "high", 7)
+
+
+def test_a_version_of_kueues_api_has_the_fields_that_it_reads_and_the_same_digest() -> None:
+    job = job_of(ddp(scheduling={"queue": "team", "priorityClassName": "high"}))
+    newer, older = (workload(job, IMAGES, (), version) for version in ("v1beta2", "v1beta1"))
+    assert (newer["apiVersion"], older["apiVersion"]) == ("kueue.x-k8s.io/v1beta2", "kueue.x-k8s.io/v1beta1")
+    reference = {"group": "scheduling.k8s.io", "kind": "PriorityClass", "name": "high"}
+    assert newer["spec"] == {"queueName": "team", "podSets": older["spec"]["podSets"], "priorityClassRef": reference}
+    names = {"priorityClassName": "high", "priorityClassSource": "scheduling.k8s.io/priorityclass"}
+    assert older["spec"] == {"queueName": "team", "podSets": older["spec"]["podSets"], **names}
+    assert priority_class_name(newer["spec"]) == priority_class_name(older["spec"]) == "high"
+    assert newer["metadata"] == older["metadata"], "a job keeps its place in its queue when the version changes"
+
+
+def test_a_workload_asks_for_the_devices_and_the_resources_of_the_whole_pod() -> None:
+    claim = {"name": "gpu", "resourceClaimTemplateName": "h100"}
+    limits = {"limits": {"nvidia.com/gpu": 8}}
+    job = job_of(
+        ddp(
+            roles={"worker": {"replicas": 1, "resourceClaims": [claim], "template": {"spec": {"resources": limits}}}},
+            scheduling={"queue": "team"},
+        )
+    )
+    pod = workload(job, IMAGES, (), "v1beta2")["spec"]["podSets"][0]["template"]["spec"]
+    assert (pod["resourceClaims"], pod["resources"]) == ([claim], limits)
+    assert pod["containers"][0]["resources"]["claims"] == [{"name": "gpu"}]
 
 
 @pytest.mark.parametrize(("least", "counts"), [(1, (3, 1)), (3, (3, None))])
 def test_an_elastic_job_may_be_admitted_with_its_smallest_world(least: int, counts: tuple[int, int | None]) -> None:
     elastic = {"minReplicas": least, "maxReplicas": 4}
     job = job_of(ddp(roles={"worker": {"replicas": 3}}, elastic=elastic, batch={"globalSize": 12}, scheduling={"queue": "team"}))
-    [pod_set] = workload(job, IMAGES, ())["spec"]["podSets"]
+    [pod_set] = workload(job, IMAGES, (), "v1beta2")["spec"]["podSets"]
     assert (pod_set["count"], pod_set.get("minCount")) == counts
 
 
@@ -141,7 +168,7 @@ def test_pods_go_where_their_quota_is() -> None:
 @pytest.mark.parametrize(
     ("kueue", "groups", "gang", "refused"),
     [
-        (Kueue(enabled=True, served=True), (), "Auto", False),
+        (Kueue(enabled=True, version="v1beta2"), (), "Auto", False),
         (Kueue(enabled=True), (), "Auto", True),
         (Kueue(), ("scheduling.k8s.io",), "Auto", True),
         (Kueue(), ("scheduling.volcano.sh",), "Auto", False),
