@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from muster.control.errors import ClusterError, NotFoundError
+from muster.kubernetes.api_paths import ApiPath, api
 from muster.kubernetes.gateway import Gateway
 from muster.render import evictions, kueue
 from muster.render.gang import PLURAL, SCHEDULERS
@@ -15,7 +16,7 @@ Versions = Mapping[str, set[str]]
 
 async def served_versions(gateway: Gateway) -> Versions:
     """The versions of all API groups. A cluster without any optional API gets only this request. Raises ClusterError."""
-    listing = await gateway.request("GET", "/apis")
+    listing = await gateway.request("GET", ApiPath("/apis"))
     return {str(group["name"]): {str(each["version"]) for each in group["versions"]} for group in listing["groups"]}
 
 
@@ -39,7 +40,7 @@ async def serves_kueue(gateway: Gateway) -> bool:
 async def serves_positions(gateway: Gateway) -> bool:
     """Whether the cluster serves the positions of Workloads in their queues. Another server answers for this API, which may be down."""
     try:
-        await gateway.request("GET", f"/apis/{kueue.VISIBILITY}")
+        await gateway.request("GET", api(kueue.VISIBILITY))
     except ClusterError:
         return False
     return True
@@ -48,7 +49,7 @@ async def serves_positions(gateway: Gateway) -> bool:
 async def _serves(gateway: Gateway, group: str, version: str, plural: str) -> bool:
     """Whether this version has the resource. A group can have a version without it."""
     try:
-        listing = await gateway.request("GET", f"/apis/{group}/{version}")
+        listing = await gateway.request("GET", api(f"{group}/{version}"))
     except NotFoundError:
         return False
     return any(each["name"] == plural for each in listing["resources"])

@@ -148,7 +148,7 @@ class Leader:
         await self._has_evictions.wait()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._responder.run())
-            for path in self._gateway.folders(f"/apis/{evictions.GROUP}/{evictions.VERSION}", evictions.PLURAL):
+            for path in self._gateway.folders(f"{evictions.GROUP}/{evictions.VERSION}", evictions.PLURAL):
                 watch = Watch(
                     self._gateway, path, on_change=self._evictions.update, on_gap=self._evictions.changed.set, labels=evictions.RESPONDER
                 )
@@ -160,7 +160,7 @@ class Leader:
         def changed(kind: str, obj: Object) -> None:
             self._parts.queue.add(f"{obj['metadata']['namespace']}/{obj['metadata']['labels'][JOB_NAME_LABEL]}")
 
-        paths = self._gateway.folders(f"/apis/{kueue.GROUP}/{kueue.VERSION}", kueue.PLURAL) if self._kueue.enabled else []
+        paths = self._gateway.folders(f"{kueue.GROUP}/{kueue.VERSION}", kueue.PLURAL) if self._kueue.enabled else []
         return [Watch(self._gateway, path, on_change=changed, on_gap=self._look_at_all_jobs, labels=JOB_NAME_LABEL) for path in paths]
 
     def _look_at_all_jobs(self) -> None:
