@@ -55,7 +55,7 @@ def test_a_link_in_the_folder_is_refused_and_named(tmp_path: Path, target: str) 
     code.mkdir()
     (code / "train.py").write_text("print(1)\n")
     (code / "settings.py").symlink_to(code / target if target == "train.py" else tmp_path / target)
-    with pytest.raises(errors.RefusedError, match="settings.py is a link"):
+    with pytest.raises(errors.RefusedError, match=r"settings\.py is a link"):
         config_map_of(code, job="digits", namespace="team")
 
 
@@ -93,5 +93,5 @@ def test_a_file_that_changes_into_something_else_meanwhile_is_not_read(tmp_path:
         return result
 
     monkeypatch.setattr(os, "stat", stat_and_swap)
-    with pytest.raises(errors.RefusedError, match="train.py"):
+    with pytest.raises(errors.RefusedError, match=r"train\.py"):
         config_map_of(code, job="digits", namespace="team")
