@@ -26,7 +26,7 @@ DEFAULT_FILE = Path("crds") / f"{GROUP}_{PLURAL}.yaml"
 PRESET_FILE = Path("crds") / f"{GROUP}_{PRESET_PLURAL}.yaml"
 HEADER = "# Generated from operator/muster/api by `python -m muster.admission.crd`; do not edit.\n"
 
-_COLUMNS = (
+COLUMNS = (
     ("STRATEGY", "string", ".spec.strategy", "Strategy of the job.", 0),
     ("PHASE", "string", ".status.phase", "Phase of the job.", 0),
     ("QUEUED", "string", ".status.queue.summary", "Position and name of the queue that the job waits in.", 0),
@@ -60,7 +60,7 @@ def definition() -> dict[str, Any]:
             "labelSelectorPath": ".status.selector",
         },
     }
-    version = {"subresources": subresources, "additionalPrinterColumns": [_column(*column) for column in _COLUMNS]}
+    version = {"subresources": subresources, "additionalPrinterColumns": [_column(*column) for column in COLUMNS]}
     names = {"plural": PLURAL, "singular": KIND.lower(), "shortNames": [SHORT_NAME], "categories": ["training"]}
     return _definition(KIND, "Namespaced", names, version, schema())
 

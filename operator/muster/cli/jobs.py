@@ -64,7 +64,7 @@ def get(*, names: tuple[str, ...], everywhere: bool, output: str, target: Target
         jobs = Jobs(connection)
         if names:
             return [await jobs.get(name) for name in names]
-        return await jobs.all(everywhere=everywhere)
+        return await (jobs.summaries if output in ("table", "name") else jobs.all)(everywhere=everywhere)
 
     listing = on_cluster(target, work)
     if not listing and output == "table":

@@ -69,7 +69,7 @@ def job_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
         from muster.client.jobs import Jobs
 
         async with asyncio.timeout(COMPLETION_SECONDS):
-            return [str(job["metadata"]["name"]) for job in await Jobs(connection).all()]
+            return [str(job["metadata"]["name"]) for job in await Jobs(connection).summaries()]
 
     target = (ctx.params.get("namespace"), ctx.params.get("context"), ctx.params.get("kubeconfig"))
     try:

@@ -43,7 +43,7 @@ class ClusterBackend:
 
     async def jobs(self, *, all_namespaces: bool) -> list[AsyncJob]:
         connection = await self._connected(None)
-        metadata = [job["metadata"] for job in await Jobs(connection).all(everywhere=all_namespaces)]
+        metadata = [job["metadata"] for job in await Jobs(connection).summaries(everywhere=all_namespaces)]
         return [ClusterJob(connection.within(each["namespace"]), each["name"]) for each in metadata]
 
     async def close(self) -> None:

@@ -8,29 +8,36 @@ from __future__ import annotations
 
 import logging
 import os
-import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 import aiohttp
 import yaml
 from kubernetes.aio import client, config
 
 from muster.client import errors
+from muster.client.cuts import Cuts
 from muster.control.cluster import Object
 from muster.control.errors import ClusterError
-from muster.kubernetes.answers import lines, parsed
+from muster.kubernetes.answers import AnswerTooLargeError, lines, parsed, whole, without_oversized_spec
+from muster.kubernetes.api_paths import ApiPath, InvalidNameError, collection, member
+from muster.kubernetes.api_server import JSON, TIMEOUT, ApiServer, answering
 from muster_contract.text import printable
 
 MERGE_PATCH = "application/merge-patch+json"
-_OBJECT = "application/json"
+TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1"
+PAGE, FIRST_PAGE = 250, 25  # objects in one page of a list, and in the first page, which shows their size
+LARGEST_PAGE = 1 << 20
+"""Bytes in one page with several objects. Hostile objects take fifty times as much memory when they are parsed."""
+LARGEST_ANSWER = 4 << 20
+"""Bytes of one object. The API server stores at most 1.5 MiB of it."""
+LARGEST_TEXT = 256 << 20
+"""Bytes of one log. A kubelet keeps 10 MiB of each container by default."""
 _POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-_TIMEOUT = aiohttp.ClientTimeout(total=30, sock_connect=10)
 _STREAMING = aiohttp.ClientTimeout(total=None, sock_connect=10)
 _WATCHING = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=330)
 """The server ends each watch after 300 s (timeoutSeconds), so a longer silence is a dead connection."""
@@ -49,103 +56,131 @@ class Target:
 class Connection:
     """The API server, and the namespace that a command works in."""
 
-    def __init__(self, api: client.ApiClient, *, namespace: str, context: str) -> None:
-        self._api = api
+    def __init__(self, server: ApiServer, *, namespace: str, context: str) -> None:
+        self._server = server
         self.namespace = namespace
         self.context = context
 
     def within(self, namespace: str) -> Connection:
         """The same connection, for work in another namespace."""
-        return Connection(self._api, namespace=namespace, context=self.context)
+        return Connection(self._server, namespace=namespace, context=self.context)
 
-    async def get(self, path: str, **query: str) -> Object:
+    def path(self, version: str, plural: str, name: str | None = None, *, subresource: str = "") -> ApiPath:
+        """The objects of a kind in the namespace, or one of them. Raises NotFoundError if no object can have the name."""
+        try:
+            folder = collection(version, plural, namespace=self.namespace)
+            return folder if name is None else member(folder, name, subresource=subresource)
+        except InvalidNameError as error:
+            raise errors.NotFoundError(printable(str(error))) from error
+
+    async def get(self, path: ApiPath, **query: str) -> Object:
         """The object at `path`. Raises a ClientError."""
         return await self._object("GET", path, query=query)
 
-    async def items(self, path: str, **query: str) -> list[Object]:
-        """All objects of a list, page by page."""
-        items: list[Object] = []
-        more = ""
+    async def get_bounded(self, path: ApiPath) -> Object:
+        """The job at `path`. A spec that is far out of bounds is replaced by a small one that is out of bounds too."""
+        return await parsed(without_oversized_spec(await self._body("GET", path)))
+
+    async def items(self, path: ApiPath, cut: Callable[[Object], Object] | None = None, **query: str) -> list[Object]:
+        """All objects of a list, page by page. `cut` keeps a part of each. Raises TooLargeError if these are too large together."""
+        kept = Cuts(cut) if cut is not None else None
+        return [obj if kept is None else kept.of(obj) async for page in self._pages(path, JSON, query) for obj in page.get("items") or ()]
+
+    async def tables(self, path: ApiPath) -> AsyncIterator[Object]:
+        """The pages of a list as Tables: the columns of `kubectl get`, and the metadata. So specs are not sent.
+
+        Source: Kubernetes documentation, "Kubernetes API Concepts", receiving resources as Tables.
+        """
+        async for page in self._pages(path, TABLE, {"includeObject": "Metadata"}):
+            yield page
+
+    async def _pages(self, path: ApiPath, accept: str, query: dict[str, str]) -> AsyncIterator[Object]:
+        """The pages of a list. Each page with several objects has at most LARGEST_PAGE bytes."""
+        more, size = "", FIRST_PAGE
         while True:
-            page = await self.get(path, limit="500", **query, **({"continue": more} if more else {}))
-            items += page.get("items") or []
+            page_query = {**query, "limit": str(size), **({"continue": more} if more else {})}
+            try:
+                text = await self._body("GET", path, query=page_query, accept=accept, most=LARGEST_PAGE if size > 1 else LARGEST_ANSWER)
+            except errors.TooLargeError:
+                if size == 1:
+                    raise
+                size = size // 8 or 1
+                continue
+            page = await parsed(text)
+            yield page
+            count = len(page.get("items") or page.get("rows") or ())
+            size = min(PAGE, LARGEST_PAGE // 2 // (len(text) // max(1, count) + 1) or 1)
             more = (page.get("metadata") or {}).get("continue") or ""
             if not more:
-                return items
+                return
 
-    async def create(self, path: str, body: Object, **query: str) -> Object:
+    async def create(self, path: ApiPath, body: Object, **query: str) -> Object:
         """Creates the object. The API server refuses unknown fields."""
         return await self._object("POST", path, body=body, query={"fieldManager": "muster", "fieldValidation": "Strict", **query})
 
-    async def replace(self, path: str, body: Object) -> Object:
+    async def replace(self, path: ApiPath, body: Object) -> Object:
         return await self._object("PUT", path, body=body, query={"fieldManager": "muster"})
 
     async def may(self, attributes: Object) -> bool:
         """Whether the user has the right that these resource attributes describe. The attributes are those of an access review."""
         body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": attributes}}
-        answer = await self._object("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body=body)
+        answer = await self._object("POST", collection("authorization.k8s.io/v1", "selfsubjectaccessreviews"), body=body)
         return bool((answer.get("status") or {}).get("allowed"))
 
     async def user_name(self) -> str:
         """The name of the user at the API server. Raises NoRightsError if the API server cannot authenticate the user."""
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-        answer = await self._object("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body=body)
+        answer = await self._object("POST", collection("authentication.k8s.io/v1", "selfsubjectreviews"), body=body)
         return printable(str(((answer.get("status") or {}).get("userInfo") or {}).get("username") or ""))
 
-    async def patch(self, path: str, body: Object) -> Object:
+    async def patch(self, path: ApiPath, body: Object) -> Object:
         """Applies a JSON merge patch."""
         return await self._object("PATCH", path, body=body, query={"fieldManager": "muster"}, content=MERGE_PATCH)
 
-    async def delete(self, path: str, options: Object | None = None) -> Object:
+    async def delete(self, path: ApiPath, options: Object | None = None) -> Object:
         return await self._object("DELETE", path, body=options)
 
-    async def text(self, path: str, **query: str) -> str:
+    async def text(self, path: ApiPath, **query: str) -> str:
         """The body of an answer that is not JSON, such as a log."""
-        with _answering(self.context):
-            response = await self._send("GET", path, query=query, accept="*/*", limits=_TIMEOUT)
-            async with response:
-                body = await response.read()
-        await _check(response.status, body)
-        return body.decode(errors="replace")
+        return (await self._body("GET", path, query=query, accept="*/*", most=LARGEST_TEXT)).decode(errors="replace")
 
-    async def stream(self, path: str, **query: str) -> AsyncIterator[bytes]:
+    async def stream(self, path: ApiPath, **query: str) -> AsyncIterator[bytes]:
         """The lines of an answer as they arrive, such as those of a log or a watch."""
         with _answering(self.context):
             limits = _WATCHING if "watch" in query else _STREAMING
-            response = await self._send("GET", path, query=query, accept="*/*", limits=limits)
+            response = await self._server.send("GET", path, query=query, accept="*/*", limits=limits)
             async with response:
-                if response.status != HTTPStatus.OK:
-                    await _check(response.status, await response.read())
-                async for line in lines(response.content):
-                    yield line
+                with answering():
+                    if response.status != HTTPStatus.OK:
+                        await _check(response.status, await whole(response, LARGEST_ANSWER))
+                    async for line in lines(response.content):
+                        yield line
 
     async def _object(
-        self, verb: str, path: str, *, body: Object | None = None, query: dict[str, str] | None = None, content: str = _OBJECT
+        self, verb: str, path: ApiPath, *, body: Object | None = None, query: dict[str, str] | None = None, content: str = JSON
     ) -> Object:
+        text = await self._body(verb, path, body=body, query=query, content=content)
         with _answering(self.context):
-            response = await self._send(verb, path, body=body, query=query, content=content, accept=_OBJECT, limits=_TIMEOUT)
-            async with response:
-                text = await response.read()
-            await _check(response.status, text)
             return await parsed(text)
 
-    async def _send(
+    async def _body(
         self,
         verb: str,
-        path: str,
+        path: ApiPath,
         *,
         body: Object | None = None,
         query: dict[str, str] | None = None,
-        content: str = _OBJECT,
-        accept: str,
-        limits: aiohttp.ClientTimeout,
-    ) -> aiohttp.ClientResponse:
-        full = f"{path}?{urlencode(query)}" if query else path
-        headers = {"Accept": accept, "Content-Type": content}
-        _, url, headers, _, _ = await self._api.param_serialize(verb, full, header_params=headers, auth_settings=["BearerToken"])
-        answer = await self._api.call_api(verb, url, headers, body, _request_timeout=limits)
-        response: aiohttp.ClientResponse = answer.response
-        return response
+        accept: str = JSON,
+        content: str = JSON,
+        most: int = LARGEST_ANSWER,
+    ) -> bytes:
+        """The body of a successful answer. Raises TooLargeError if it has more than `most` bytes."""
+        with _answering(self.context):
+            response = await self._server.send(verb, path, body=body, query=query, accept=accept, content=content, limits=TIMEOUT)
+            with answering():
+                text = await whole(response, most)
+        await _check(response.status, text)
+        return text
 
 
 @asynccontextmanager
@@ -159,7 +194,7 @@ async def connected(target: Target) -> AsyncIterator[Connection]:
     except (config.ConfigException, OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:
         raise errors.NoClusterError(f"no cluster: {_one_line(str(error))}; set KUBECONFIG, or give --kubeconfig and --context") from error
     async with client.ApiClient(configuration) as api:
-        yield Connection(api, namespace=target.namespace or namespace, context=context)
+        yield Connection(ApiServer(api), namespace=target.namespace or namespace, context=context)
 
 
 @asynccontextmanager
@@ -171,7 +206,7 @@ async def connected_as(token: str, *, server: str, authority: str | None) -> Asy
         configuration.ssl_ca_cert = authority
     configuration.api_key["BearerToken"] = f"Bearer {token}"
     async with client.ApiClient(configuration) as api:
-        yield Connection(api, namespace="default", context="this cluster")
+        yield Connection(ApiServer(api), namespace="default", context="this cluster")
 
 
 async def _load(target: Target, configuration: client.Configuration) -> tuple[str, str]:
@@ -209,12 +244,13 @@ def _namespace_of_pod() -> str | None:
 
 @contextmanager
 def _answering(context: str) -> Iterator[None]:
-    """Turns every error of the connection into a NoClusterError."""
+    """Turns every error of the connection into a ClientError."""
     try:
         yield
-    except (aiohttp.ClientError, TimeoutError, OSError, ssl.SSLError, ClusterError) as error:
-        reason = _one_line(str(error)) or type(error).__name__
-        raise errors.NoClusterError(f"the API server of context {context} does not answer: {reason}") from error
+    except AnswerTooLargeError as error:
+        raise errors.TooLargeError(f"{error}, so it is not read") from error
+    except ClusterError as error:
+        raise errors.NoClusterError(f"context {context}: {_one_line(str(error))}") from error
 
 
 async def _check(status: int, text: bytes) -> None:

@@ -68,6 +68,10 @@ class NotFoundError(ClientError):
     """An object other than the job does not exist."""
 
 
+class TooLargeError(ClientError):
+    """The API server's answer is larger than this program reads."""
+
+
 class JobFailedError(ClientError):
     """A job has failed while the program waited for it."""
 

@@ -7,14 +7,15 @@ import difflib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import suppress
-from urllib.parse import quote
 
-from muster.api.constants import API_VERSION, GROUP, JOB_NAME_LABEL, JOB_UID_LABEL, KIND, PLURAL, VERSION
+from muster.api.constants import API_VERSION, JOB_NAME_LABEL, JOB_UID_LABEL, KIND, PLURAL
 from muster.api.status import FINAL_PHASES
-from muster.client import errors
+from muster.client import cuts, errors
 from muster.client.connection import Connection
+from muster.client.job_table import jobs_in
 from muster.control.cluster import Object
 from muster.kubernetes.answers import parsed
+from muster.kubernetes.api_paths import JOBS, ApiPath, collection
 
 POLL_SECONDS = 0.5
 OUTAGE_SECONDS = 60.0
@@ -27,22 +28,27 @@ class Jobs:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.namespace = connection.namespace
-        self._folder = f"/apis/{GROUP}/{VERSION}/namespaces/{self.namespace}/{PLURAL}"
 
-    async def get(self, name: str) -> Object:
-        """The job. Raises NoJobError, which names jobs of similar names."""
+    async def get(self, name: str, *, bounded: bool = False) -> Object:
+        """The job. `bounded`: a spec that is far out of bounds is not read, and a small one that is out of bounds too takes its place.
+
+        Raises NoJobError, which names jobs of similar names.
+        """
         try:
-            return await self.connection.get(self._path(name))
+            return await (self.connection.get_bounded if bounded else self.connection.get)(self._path(name))
         except errors.NotFoundError as error:
             raise await self._no_job(name) from error
 
     async def all(self, *, everywhere: bool = False) -> list[Object]:
-        """The jobs of the namespace, or of all namespaces."""
-        folder = f"/apis/{GROUP}/{VERSION}/{PLURAL}" if everywhere else self._folder
-        return await self.connection.items(folder)
+        """The whole jobs of the namespace, or of all namespaces. They may take much memory."""
+        return await self.connection.items(self._folder(everywhere=everywhere))
+
+    async def summaries(self, *, everywhere: bool = False) -> list[Object]:
+        """The jobs, with only the fields that have a column in `kubectl get`."""
+        return [job async for table in self.connection.tables(self._folder(everywhere=everywhere)) for job in jobs_in(table)]
 
     async def create(self, manifest: Object) -> Object:
-        return await self.connection.create(self._folder, manifest)
+        return await self.connection.create(self._folder(), manifest)
 
     async def patch(self, name: str, body: Object) -> Object:
         try:
@@ -99,7 +105,7 @@ class Jobs:
         name, uid = job["metadata"]["name"], job["metadata"]["uid"]
         manifest = manifest_of(job)
         with suppress(errors.ConflictError):  # the expected answer: admission accepts the job, and its name is in use
-            await self.connection.create(self._folder, manifest, dryRun="All")
+            await self.connection.create(self._folder(), manifest, dryRun="All")
         code = await self._own_code(job)
         if code is not None:
             await self.connection.patch(code, {"metadata": {"ownerReferences": None}})
@@ -110,12 +116,12 @@ class Jobs:
             await self.connection.patch(code, {"metadata": {"ownerReferences": [owner]}})
         return created
 
-    async def _own_code(self, job: Object) -> str | None:
+    async def _own_code(self, job: Object) -> ApiPath | None:
         """The path of the ConfigMap of spec.trainer.code, if the job owns it."""
         name = ((job["spec"]["trainer"].get("code") or {}).get("configMap") or {}).get("name")
         if name is None:
             return None
-        path = f"/api/v1/namespaces/{self.namespace}/configmaps/{quote(name, safe='')}"
+        path = self.connection.path("v1", "configmaps", name)
         try:
             owners = (await self.connection.get(path))["metadata"].get("ownerReferences") or ()
         except errors.NotFoundError:
@@ -135,9 +141,9 @@ class Jobs:
                 await asyncio.sleep(POLL_SECONDS)
 
     async def pods(self, job: Object) -> list[Object]:
-        """The pods of the job, and of no earlier job of its name, by name."""
+        """The pods of the job, and of no earlier job of its name, by name, as far as `cuts.pod` keeps them."""
         selector = f"{JOB_NAME_LABEL}={job['metadata']['name']},{JOB_UID_LABEL}={job['metadata']['uid']}"
-        pods = await self.connection.items(f"/api/v1/namespaces/{self.namespace}/pods", labelSelector=selector)
+        pods = await self.connection.items(self.connection.path("v1", "pods"), cuts.pod, labelSelector=selector)
         return sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))
 
     async def changes(self, name: str) -> AsyncGenerator[Object | None, None]:
@@ -167,7 +173,7 @@ class Jobs:
 
     async def _watch(self, name: str, version: str) -> AsyncIterator[Object | None]:
         query = {"watch": "true", "fieldSelector": f"metadata.name={name}", "resourceVersion": version, "timeoutSeconds": "300"}
-        async for line in self.connection.stream(self._folder, **query):
+        async for line in self.connection.stream(self._folder(), **query):
             event = await parsed(line)
             if event["type"] == "ERROR":
                 return
@@ -203,13 +209,16 @@ class Jobs:
             raise errors.ClientError(message) from None
 
     async def _no_job(self, name: str) -> errors.NoJobError:
-        names = [job["metadata"]["name"] for job in await self.all()]
+        names = [job["metadata"]["name"] for job in await self.summaries()]
         near = difflib.get_close_matches(name, names, 3, 0.5)
         hint = f"; did you mean {' or '.join(near)}?" if near else "" if names else "; there are no jobs in it, choose another with -n"
         return errors.NoJobError(f"there is no job {name} in namespace {self.namespace}{hint}")
 
-    def _path(self, name: str) -> str:
-        return f"{self._folder}/{quote(name, safe='')}"
+    def _folder(self, *, everywhere: bool = False) -> ApiPath:
+        return collection(JOBS, PLURAL) if everywhere else self.connection.path(JOBS, PLURAL)
+
+    def _path(self, name: str) -> ApiPath:
+        return self.connection.path(JOBS, PLURAL, name)
 
 
 def _refuse_ended(job: Object) -> None:

@@ -14,6 +14,7 @@ from muster.client.jobs import Jobs
 from muster.client.log_lines import FIRST, Line, Selection, line_of, merged, span_of
 from muster.control.cluster import Object
 from muster.explain.evidence import is_pending, is_running, label_of
+from muster.kubernetes.api_paths import ApiPath
 from muster_contract.text import printable
 
 AT_ONCE = 16
@@ -47,7 +48,7 @@ async def _log(
     label = label_of(pod)
     try:
         async with turns:
-            text = await connection.text(_path(pod), **query)
+            text = await connection.text(_path(connection, pod), **query)
     except errors.NotFoundError:
         return []  # the pod was deleted meanwhile
     except errors.NoRightsError:
@@ -136,7 +137,7 @@ class Follower:
                 query["sinceTime"] = f"{newest[:19]}Z"
             try:
                 since = newest
-                async for raw in self._connection.stream(_path(pod), **query):
+                async for raw in self._connection.stream(_path(self._connection, pod), **query):
                     line = line_of(raw.decode(errors="replace"), replica=label)
                     if line.time > since or not line.time:
                         newest = max(newest, line.time)
@@ -154,7 +155,7 @@ class Follower:
     async def _is_alive(self, pod: Object) -> bool:
         metadata = pod["metadata"]
         try:
-            now = await self._connection.get(f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}")
+            now = await self._connection.get(self._connection.path("v1", "pods", metadata["name"]))
         except errors.NotFoundError:
             return False
         except errors.NoClusterError:
@@ -193,5 +194,5 @@ def shown(line: Line) -> str:
     return printable(str(line), keep="\t")
 
 
-def _path(pod: Object) -> str:
-    return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}/log"
+def _path(connection: Connection, pod: Object) -> ApiPath:
+    return connection.path("v1", "pods", pod["metadata"]["name"], subresource="log")

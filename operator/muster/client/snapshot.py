@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from muster.api.constants import GROUP, KIND, VERSION
-from muster.client import errors
+from muster.api.constants import KIND
+from muster.client import cuts, errors
 from muster.client.connection import Connection
 from muster.client.jobs import Jobs
 from muster.control.cluster import Object
 from muster.explain.snapshot import Snapshot
+from muster.kubernetes.api_paths import JOBS, ApiPath, collection
 
 Result = TypeVar("Result")
 
@@ -20,27 +21,26 @@ Result = TypeVar("Result")
 async def snapshot_of(connection: Connection, name: str) -> Snapshot:
     """The job and the objects around it. The snapshot names the objects that the user may not read. Raises NoJobError."""
     jobs = Jobs(connection)
-    job = await jobs.get(name)
-    core, unreadable = f"/api/v1/namespaces/{connection.namespace}", list[str]()
+    job = await jobs.get(name, bounded=True)
+    unreadable = list[str]()
 
     async def allowed(label: str, reading: Awaitable[Result]) -> Result | None:
         try:
             return await reading
-        except (errors.NoRightsError, errors.NotFoundError, errors.NotInstalledError):
+        except (errors.NoRightsError, errors.NotFoundError, errors.NotInstalledError, errors.TooLargeError):
             unreadable.append(label)
             return None
 
-    async def listed(label: str, path: str) -> list[Object] | None:
-        return await allowed(label, connection.items(path))
+    async def listed(path: ApiPath, cut: Callable[[Object], Object] = cuts.plain) -> list[Object] | None:
+        return await allowed(path.rpartition("/")[2], connection.items(path, cut))
 
-    policies = f"/apis/networking.k8s.io/v1/namespaces/{connection.namespace}/networkpolicies"
     lists = await asyncio.gather(
         allowed("pods", jobs.pods(job)),
-        listed("events", f"{core}/events"),
-        listed("nodes", "/api/v1/nodes"),
-        listed("persistentvolumeclaims", f"{core}/persistentvolumeclaims"),
-        listed("resourcequotas", f"{core}/resourcequotas"),
-        listed("networkpolicies", policies),
+        listed(connection.path("v1", "events")),
+        listed(collection("v1", "nodes"), cuts.node),
+        listed(connection.path("v1", "persistentvolumeclaims")),
+        listed(connection.path("v1", "resourcequotas")),
+        listed(connection.path("networking.k8s.io/v1", "networkpolicies")),
     )
     pods, events = lists[0] or [], lists[1] or []
     uids = {job["metadata"]["uid"], *(pod["metadata"]["uid"] for pod in pods)}
@@ -60,7 +60,7 @@ async def snapshot_of(connection: Connection, name: str) -> Snapshot:
 
 async def spec_fields(connection: Connection) -> frozenset[str] | None:
     """The fields of spec in the definition that the cluster serves. Every user that is logged in may read them."""
-    document = await connection.get(f"/openapi/v3/apis/{GROUP}/{VERSION}")
+    document = await connection.get(ApiPath(f"/openapi/v3/apis/{JOBS}"))
     schemas = (document.get("components") or {}).get("schemas") or {}
     for schema in schemas.values():
         kinds = schema.get("x-kubernetes-group-version-kind") or ()

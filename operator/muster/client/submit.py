@@ -39,12 +39,12 @@ async def _create_code(connection: Connection, config_map: Object, *, owner: Obj
     """Creates the ConfigMap, for which the pods wait. If that fails, deletes the job again."""
     reference = {"apiVersion": API_VERSION, "kind": KIND, "name": owner["metadata"]["name"], "uid": owner["metadata"]["uid"]}
     config_map["metadata"]["ownerReferences"] = [reference]
-    folder = f"/api/v1/namespaces/{connection.namespace}/configmaps"
+    folder = connection.path("v1", "configmaps")
     try:
         try:
             await connection.create(folder, config_map)
         except errors.ConflictError:  # of an earlier job of this name, which the garbage collector may be about to remove
-            await connection.delete(f"{folder}/{config_map['metadata']['name']}")
+            await connection.delete(connection.path("v1", "configmaps", config_map["metadata"]["name"]))
             await connection.create(folder, config_map)
     except errors.ClientError:
         await Jobs(connection).delete(owner["metadata"]["name"], uid=owner["metadata"]["uid"])

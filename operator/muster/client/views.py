@@ -8,8 +8,10 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+import orjson
+
 from muster.admission.yaml_text import write_yaml
-from muster.api.status import TrainingJobStatus
+from muster.api.unchecked import mapping
 from muster.client.connection import Connection
 from muster.client.jobs import manifest_of
 from muster.client.local_backend import LocalBackend
@@ -17,7 +19,8 @@ from muster.client.log_lines import Line
 from muster.client.logs import tails_of
 from muster.client.snapshot import snapshot_of
 from muster.client.watch import typed
-from muster.explain.evidence import label_of
+from muster.control.cluster import Object
+from muster.explain.evidence import label_of, time_of
 from muster.explain.explain import as_lines, explain
 from muster.explain.snapshot import Snapshot
 from muster.local.rundir import replica_logs
@@ -31,6 +34,8 @@ from muster_contract.text import printable
 MOST_LOGS = 16
 """Replicas whose logs a page shows, unless the user selects one."""
 MOST_LOG_BYTES = 1 << 18
+MOST_YAML_BYTES = 1 << 17
+"""Bytes of a job, as JSON, that a page shows as YAML. To write more of it takes seconds."""
 
 SOME_STEPS = "The job did many steps, of which the history has some."
 
@@ -44,7 +49,7 @@ async def cluster_view(
     What takes long for large jobs runs in threads, because one event loop serves the pages of all users.
     """
     snapshot = await snapshot_of(connection, name)
-    job = typed(snapshot.job)
+    job = await asyncio.to_thread(typed, snapshot.job)
     pods = [pod for pod in snapshot.pods if replica is None or label_of(pod) == replica]
     logs = await tails_of(connection, pods[:MOST_LOGS], lines=LOG_LINES, most_bytes=MOST_LOG_BYTES)
     shown = [Log(label, [_cut(line.text) for line in lines]) for label, lines in logs]
@@ -66,13 +71,19 @@ async def cluster_view(
         state=job.status.phase.value,
         status=job.status,
         created=None if created is None else created.timestamp(),
-        job_yaml=await asyncio.to_thread(write_yaml, manifest_of(snapshot.job)),
+        job_yaml=await asyncio.to_thread(_yaml_of, snapshot.job, name),
         history=recorded.history if recorded is not None else None,
         points=_merged(points, printed),
         explanation=as_lines(await asyncio.to_thread(explain, snapshot)),
         logs=shown,
         notes=[printable(note) for note in notes],
     )
+
+
+def _yaml_of(job: Object, name: str) -> str:
+    manifest = manifest_of(job)
+    size = len(orjson.dumps(manifest))
+    return write_yaml(manifest) if size <= MOST_YAML_BYTES else f"# The job has {size:,} bytes. See them with: muster get {name} -o yaml\n"
 
 
 async def local_view(folder: Path, name: str, *, history: History | None) -> JobView:
@@ -110,17 +121,17 @@ def deleted_job_view(root: Path | Storage, namespace: str, name: str) -> JobView
     )
 
 
-def status_points(status: TrainingJobStatus) -> list[Point]:
-    """The step that the status has now, if it has a loss."""
-    progress = status.progress
-    if progress is None or not progress.step or progress.loss is None:
-        return []
+def observed_points(job: Object, now: float) -> list[Point]:
+    """The step that the job has reached, if it has a loss. `now` is in Unix seconds, for a summary of a job, which has no times."""
+    progress = mapping(mapping(job.get("status")).get("progress"))
+    step, rate, updated = progress.get("step"), progress.get("samplesPerSecond"), time_of(progress.get("updatedAt"))
     try:
-        loss = float(progress.loss)
+        loss = float(str(progress.get("loss")))
     except ValueError:
         return []
-    time = progress.updated_at.timestamp() if progress.updated_at is not None else math.nan
-    return [Point(time, progress.step, loss, progress.samples_per_second)]
+    if not isinstance(step, int) or not step:
+        return []
+    return [Point(now if updated is None else updated.timestamp(), step, loss, rate if isinstance(rate, int | float) else None)]
 
 
 def _merged(*sources: Iterable[Point]) -> list[Point]:

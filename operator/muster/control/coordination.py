@@ -42,13 +42,13 @@ class RefusedReportError(Exception):
 class Channel:
     """The callbacks of the server.
 
-    `identify` returns the uid of the pod that a bearer token belongs to, and `reply_to` the reply to a report; both raise
+    `identify` returns the uid of the pod that a bearer token from an address belongs to, and `reply_to` the reply to a report; both raise
     RefusedReportError. `wake` is called with the pod's uid when a report was new, and `left` when its supervisor has lost its connection.
     `random` returns floats of [0, 1). `refused` is called with the reason of each refusal. `job_of` returns the key of a pod's job, as
     `CoordinationServer.job_changed` takes it."""
 
     reports: Reports
-    identify: Callable[[str], Awaitable[str]]
+    identify: Callable[[str, str], Awaitable[str]]
     reply_to: Callable[[str, Report], Reply]
     wake: Callable[[str], None]
     now: Callable[[], datetime]
@@ -130,7 +130,7 @@ class CoordinationServer:
         channel = self._channel
         if "Content-Encoding" in request.headers:
             raise RefusedReportError(415, "encoding", "send the report as plain JSON, without a Content-Encoding")
-        pod_uid = await channel.identify(bearer_token(request))
+        pod_uid = await channel.identify(bearer_token(request), request.remote or "")
         recognise(request, pod_uid)
         channel.reports.connect(pod_uid)
         size = MAX_REPORT if request.content_length is None else request.content_length

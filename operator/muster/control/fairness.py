@@ -108,43 +108,56 @@ class Line:
 
 
 class Slots:
-    """Allows `count` concurrent requests. Namespaces take turns when there are more."""
+    """Allows `count` concurrent requests. Owners, such as namespaces or users, take turns when there are more. An owner holds at most
+    `share` slots at once, so that one is free soon for the others. None allows all of them."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, *, share: int | None = None) -> None:
         self._free = count
+        self._share = share or count
+        self._held: Counter[str] = Counter()
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
 
     @asynccontextmanager
-    async def of(self, namespace: str) -> AsyncIterator[None]:
+    async def of(self, owner: str) -> AsyncIterator[None]:
         """Holds one slot during the context."""
-        if self._free:
-            self._free -= 1
-        else:
-            await self._turn(namespace)
-        try:
-            yield
-        finally:
-            self._release()
-
-    async def _turn(self, namespace: str) -> None:
         turn = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(namespace, deque()).append(turn)
+        self._waiting.setdefault(owner, deque()).append(turn)
+        self._give()
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():  # the slot came at the same moment
-                self._release()
+                self._release(owner)
             raise
+        try:
+            yield
+        finally:
+            self._release(owner)
 
-    def _release(self) -> None:
-        while self._waiting:
-            namespace, turns = next(iter(self._waiting.items()))
-            turn = turns.popleft()
-            if turns:
-                self._waiting.move_to_end(namespace)
-            else:
-                del self._waiting[namespace]
-            if not turn.done():
-                turn.set_result(None)
-                return
+    def waiting(self, owner: str) -> int:
+        """The number of requests of the owner that wait for a slot."""
+        return len(self._waiting.get(owner, ()))
+
+    def _release(self, owner: str) -> None:
         self._free += 1
+        self._held[owner] -= 1
+        if not self._held[owner]:
+            del self._held[owner]
+        self._give()
+
+    def _give(self) -> None:
+        """Gives a free slot to the next owner that may have one."""
+        for owner in list(self._waiting) if self._free else ():
+            if self._held[owner] >= self._share:
+                continue
+            turns = self._waiting.pop(owner)
+            while turns and turns[0].done():  # it was cancelled
+                turns.popleft()
+            if not turns:
+                continue
+            self._free -= 1
+            self._held[owner] += 1
+            turns.popleft().set_result(None)
+            if turns:
+                self._waiting[owner] = turns
+            return

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from muster.kubernetes.api_paths import collection, member
 from muster.kubernetes.election import Requests
 
 LIFE = timedelta(days=3650)
@@ -82,7 +83,7 @@ async def load_or_create(requests: Requests, namespace: str, *, secret: str, hos
 
     Raises ClusterError, for example if the Secret is missing, and ConflictError if another client has just written it.
     """
-    path = f"/api/v1/namespaces/{namespace}/secrets/{secret}"
+    path = member(collection("v1", "secrets", namespace=namespace), secret)
     stored = await requests.request("GET", path)
     data = stored.get("data") or {}
     certificate = Certificate(_decoded(data.get("tls.crt", "")), _decoded(data.get("tls.key", "")))

@@ -26,6 +26,7 @@ from muster.control.reconciler import CALM_SECONDS
 from muster.control.replies import reply_basis, reply_to
 from muster.control.reports import Reports
 from muster.control.store import Store
+from muster.kubernetes.api_paths import collection, member
 from muster.kubernetes.election import Requests
 from muster.kubernetes.tokens import Tokens
 from muster.lifecycle.policy import DEFAULT_POLICY
@@ -175,7 +176,7 @@ def _milestones(report: Report) -> tuple[Any, ...]:
 
 async def lead_here(requests: Requests, namespace: str, *, service: str, address: str, port: int) -> None:
     """Points the selector-less Service at this process. Raises ClusterError."""
-    path = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
+    path = collection("discovery.k8s.io/v1", "endpointslices", namespace=namespace)
     slice_: Object = {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
@@ -189,9 +190,9 @@ async def lead_here(requests: Requests, namespace: str, *, service: str, address
         "ports": [{"name": "coordination", "port": port, "protocol": "TCP"}],
     }
     try:
-        current = await requests.request("GET", f"{path}/{service}")
+        current = await requests.request("GET", member(path, service))
     except NotFoundError:
         await requests.request("POST", path, body=slice_)
         return
     slice_["metadata"]["resourceVersion"] = current["metadata"]["resourceVersion"]
-    await requests.request("PUT", f"{path}/{service}", body=slice_)
+    await requests.request("PUT", member(path, service), body=slice_)

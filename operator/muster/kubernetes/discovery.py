@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from muster.control.errors import ClusterError, NotFoundError
+from muster.kubernetes.api_paths import ApiPath, api
 from muster.kubernetes.gateway import Gateway
 from muster.render import gang
 from muster.render.gang import SCHEDULERS
@@ -17,7 +18,7 @@ Versions = Mapping[str, set[str]]
 
 async def served_versions(gateway: Gateway) -> Versions:
     """The versions of all API groups. A cluster without any optional API gets only this request. Raises ClusterError."""
-    listing = await gateway.request("GET", "/apis")
+    listing = await gateway.request("GET", ApiPath("/apis"))
     return {str(group["name"]): {str(each["version"]) for each in group["versions"]} for group in listing["groups"]}
 
 
@@ -40,7 +41,7 @@ async def positions_version(gateway: Gateway) -> str:
     down, or there is none."""
     for version in VERSIONS:
         with suppress(ClusterError):
-            await gateway.request("GET", f"/apis/{VISIBILITY_GROUP}/{version}")
+            await gateway.request("GET", api(f"{VISIBILITY_GROUP}/{version}"))
             return version
     return ""
 
@@ -48,7 +49,7 @@ async def positions_version(gateway: Gateway) -> str:
 async def _serves(gateway: Gateway, group: str, version: str, plural: str) -> bool:
     """Whether this version has the resource. A group can have a version without it."""
     try:
-        listing = await gateway.request("GET", f"/apis/{group}/{version}")
+        listing = await gateway.request("GET", api(f"{group}/{version}"))
     except NotFoundError:
         return False
     return any(each["name"] == plural for each in listing["resources"])

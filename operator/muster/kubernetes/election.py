@@ -27,6 +27,7 @@ from typing import Protocol
 
 from muster.control.cluster import Object
 from muster.control.errors import AlreadyExistsError, ClusterError, ConflictError, NotFoundError
+from muster.kubernetes.api_paths import ApiPath, collection, member
 
 RELEASE_SECONDS = 5.0
 
@@ -36,7 +37,7 @@ log = logging.getLogger("muster.leader")
 class Requests(Protocol):
     """The part of the gateway that the election uses."""
 
-    async def request(self, verb: str, path: str, *, body: Object | None = None, query: dict[str, str] | None = None) -> Object: ...
+    async def request(self, verb: str, path: ApiPath, *, body: Object | None = None, query: dict[str, str] | None = None) -> Object: ...
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class Lease:
         ready: Callable[[], bool] = lambda: True,
     ) -> None:
         self._requests = requests
-        self._path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+        self._leases = collection("coordination.k8s.io/v1", "leases", namespace=namespace)
         self._name = name
         self._identity = identity
         self._times = times
@@ -135,10 +136,10 @@ class Lease:
             return
         self._renewed = None
         try:
-            lease = await self._request("GET", f"{self._path}/{self._name}")
+            lease = await self._request("GET", member(self._leases, self._name))
             if lease["spec"].get("holderIdentity") == self._identity:
                 lease["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
-                await self._request("PUT", f"{self._path}/{self._name}", body=lease)
+                await self._request("PUT", member(self._leases, self._name), body=lease)
         except (ClusterError, TimeoutError) as error:
             log.warning("the lease could not be released: %s", str(error) or "no answer in time")
 
@@ -163,11 +164,11 @@ class Lease:
             lease, self._lease = self._lease, None
             return await self._claim(lease)  # a conflict means that another candidate has it; the next read shows which
         try:
-            lease = await self._request("GET", f"{self._path}/{self._name}")
+            lease = await self._request("GET", member(self._leases, self._name))
         except NotFoundError:
             if not self._ready():
                 return False
-            self._lease = await self._request("POST", self._path, body=self._manifest({}))
+            self._lease = await self._request("POST", self._leases, body=self._manifest({}))
             self._holder = self._identity
             return True
         self._holder = lease.get("spec", {}).get("holderIdentity") or ""
@@ -177,11 +178,11 @@ class Lease:
         return await self._claim(lease)
 
     async def _claim(self, lease: Object) -> bool:
-        self._lease = await self._request("PUT", f"{self._path}/{self._name}", body=self._manifest(lease))
+        self._lease = await self._request("PUT", member(self._leases, self._name), body=self._manifest(lease))
         self._holder = self._identity
         return True
 
-    async def _request(self, verb: str, path: str, *, body: Object | None = None) -> Object:
+    async def _request(self, verb: str, path: ApiPath, *, body: Object | None = None) -> Object:
         """Raises TimeoutError, because a connection may hang for longer than the lease lasts."""
         async with asyncio.timeout(self._times.request_timeout):
             return await self._requests.request(verb, path, body=body)

@@ -1,24 +1,21 @@
-"""All requests to the API server, in plain JSON.
+"""All requests of the operator to the API server, in plain JSON.
 
-The client's models are not used, because they refuse fields that are newer than the client, and users write pod templates. `ApiClient`
-provides the configuration, the credentials and their renewal, and the connection pool.
+The client's models are not used, because they refuse fields that are newer than the client, and users write pod templates.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import TypeVar
-from urllib.parse import quote, urlencode
 
 import aiohttp
 from kubernetes.aio import client
 
-from muster.api.constants import GROUP, JOB_NAME_LABEL, KIND, PLURAL, PRESET_KIND, PRESET_PLURAL, VERSION
+from muster.api.constants import JOB_NAME_LABEL, KIND, PLURAL, PRESET_KIND, PRESET_PLURAL
 from muster.control.cluster import Child, Listing, Object, Unreadable, owner_of
 from muster.control.errors import NotFoundError, RefusedError, UnavailableError
 from muster.control.store import key_of, slim
@@ -32,6 +29,8 @@ from muster.kubernetes.answers import (
     whole,
     without_oversized_spec,
 )
+from muster.kubernetes.api_paths import JOBS, ApiPath, collection, member
+from muster.kubernetes.api_server import JSON, METADATA, METADATA_LIST, TIMEOUT, ApiServer, answering
 from muster.kubernetes.credentials import load_configuration
 from muster.kubernetes.views import child_of, claim_of
 from muster.lifecycle.observed import ClaimView, ReplicaPhase
@@ -42,14 +41,8 @@ PAGE, FIRST_PAGE = 250, 25  # objects in one page of a list, and in the first pa
 LARGEST_PAGE = 4 << 20  # bytes in one page with several objects; hostile objects take fifty times as much memory when parsed
 PAGE_TRIES = 6  # of each page after the first one, because a busy server would otherwise never finish a list of many pages
 PAGE_DELAYS = Delays(first=0.5, longest=8.0)
-_TIMEOUT = aiohttp.ClientTimeout(total=30, sock_connect=10)
 _WATCHING = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=75)  # the server sends a bookmark every minute
-_OBJECT = "application/json"
-_METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-"""Accept header for writes: the answer needs only the metadata, which halves its cost on both sides."""
-_METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-_JOBS = f"/apis/{GROUP}/{VERSION}"
-_NETWORKING = "/apis/networking.k8s.io/v1"
+_NETWORKING = "networking.k8s.io/v1"
 _PLURALS = {
     "Service": "services",
     "ConfigMap": "configmaps",
@@ -88,7 +81,7 @@ class Gateway:
         on_request: Callable[[str, int], None] = lambda verb, status: None,
         may_write: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._api = api
+        self._server = ApiServer(api)
         self._namespaces = namespaces
         self._policies = policies
         self._on_request = on_request
@@ -97,26 +90,26 @@ class Gateway:
     # jobs
 
     async def read_job(self, namespace: str, name: str) -> Object:
-        text = await self._text("GET", f"{_JOBS}/namespaces/{namespace}/{PLURAL}/{name}")
+        text = await self._text("GET", _job_path(namespace, name))
         return await parsed(without_oversized_spec(text))
 
     async def write_status(self, job: Object, status: Object) -> Object:
         """Sends no spec, because this subresource ignores it, and the cached spec may be incomplete (`store.slim`)."""
         metadata = {name: job["metadata"][name] for name in ("name", "namespace", "uid", "resourceVersion")}
-        path = f"{_JOBS}/namespaces/{metadata['namespace']}/{PLURAL}/{metadata['name']}/status"
-        body = {"apiVersion": f"{GROUP}/{VERSION}", "kind": KIND, "metadata": metadata, "status": status}
-        answer = await self._write("PUT", path, body, accept=_METADATA)
+        path = _job_path(metadata["namespace"], metadata["name"], subresource="status")
+        body = {"apiVersion": JOBS, "kind": KIND, "metadata": metadata, "status": status}
+        answer = await self._write("PUT", path, body, accept=METADATA)
         return {**job, "metadata": answer["metadata"], "status": status}
 
     async def delete_job(self, namespace: str, name: str, *, uid: str) -> None:
         options = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
-        await self._write("DELETE", f"{_JOBS}/namespaces/{namespace}/{PLURAL}/{name}", options)
+        await self._write("DELETE", _job_path(namespace, name), options)
 
     async def list_presets(self) -> list[Object]:
         """All presets of the cluster. Empty if it has no definition of presets. Presets that cannot be parsed are left out."""
         unreadable: list[Unreadable] = []
         try:
-            presets = [preset async for preset in self._pages(f"{_JOBS}/{PRESET_PLURAL}", unreadable)]
+            presets = [preset async for preset in self._pages(collection(JOBS, PRESET_PLURAL), unreadable)]
         except NotFoundError:
             return []
         for each in unreadable:
@@ -126,38 +119,39 @@ class Gateway:
     # pods and services
 
     async def list_children(self, namespace: str, name: str, cached: Mapping[str, Child]) -> list[Child]:
-        folder, unreadable = f"/api/v1/namespaces/{namespace}/pods", list[Unreadable]()
+        folder, unreadable = collection("v1", "pods", namespace=namespace), list[Unreadable]()
         pods = [pod async for pod in self._pages(folder, unreadable, labelSelector=f"{JOB_NAME_LABEL}={name}")]
         if unreadable:  # it may be a replica, so it must not count as gone
             raise UnreadableAnswerError(f"pod {unreadable[0].name} cannot be read: {unreadable[0].reason}")
         return _children(pods, cached)
 
     async def read_child(self, namespace: str, name: str) -> Child:
-        return _child(await self.request("GET", f"/api/v1/namespaces/{namespace}/pods/{quote(name, safe='')}"))
+        return _child(await self.request("GET", _core_path(namespace, "pods", name)))
 
     async def read_claim(self, namespace: str, name: str) -> ClaimView:
         try:
-            return claim_of(await self.request("GET", f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{quote(name, safe='')}"))
+            return claim_of(await self.request("GET", _core_path(namespace, "persistentvolumeclaims", name)))
         except NotFoundError:
             return ClaimView()
 
     async def create_pod(self, manifest: Object) -> Child:
-        return _child(await self._write("POST", _folder(manifest), manifest, accept=_METADATA))
+        return _child(await self._write("POST", _folder(manifest), manifest, accept=METADATA))
 
     async def delete_pod(self, namespace: str, name: str, *, uid: str, grace_seconds: int | None) -> None:
         options: Object = {"preconditions": {"uid": uid}}
         if grace_seconds is not None:
             options["gracePeriodSeconds"] = grace_seconds
-        await self._write("DELETE", f"/api/v1/namespaces/{namespace}/pods/{name}", options)
+        await self._write("DELETE", _core_path(namespace, "pods", name), options)
 
     async def read(self, manifest: Object) -> Object:
-        name = quote(manifest["metadata"]["name"], safe="")  # users write some of these names, and a slash would lead elsewhere
-        return await self.request("GET", f"{_folder(manifest)}/{name}")
+        return await self.request("GET", _path(manifest))
 
     async def read_pending_workloads(self, namespace: str, queue: str, *, version: str) -> list[Object]:
         """The first 1,000 Workloads that wait in this LocalQueue of Kueue, each with its positions, in their order. `version` is that of
         Kueue's visibility API."""
-        path = f"/apis/{VISIBILITY_GROUP}/{version}/namespaces/{namespace}/localqueues/{quote(queue, safe='')}/pendingworkloads"
+        path = member(
+            collection(f"{VISIBILITY_GROUP}/{version}", "localqueues", namespace=namespace), queue, subresource="pendingworkloads"
+        )
         summary = await parsed(await self._text("GET", path, most=LARGEST_PAGE))
         return list(summary.get("items") or ())
 
@@ -165,14 +159,14 @@ class Gateway:
         return await self._write("POST", _folder(manifest), manifest)
 
     async def replace(self, manifest: Object) -> Object:
-        return await self._write("PUT", f"{_folder(manifest)}/{manifest['metadata']['name']}", manifest)
+        return await self._write("PUT", _path(manifest), manifest)
 
     async def replace_status(self, manifest: Object) -> Object:
-        return await self._write("PUT", f"{_folder(manifest)}/{manifest['metadata']['name']}/status", manifest)
+        return await self._write("PUT", _path(manifest, subresource="status"), manifest)
 
     async def delete(self, existing: Object) -> None:
         options = {"preconditions": {"uid": existing["metadata"]["uid"]}}
-        await self._write("DELETE", f"{_folder(existing)}/{existing['metadata']['name']}", options)
+        await self._write("DELETE", _path(existing), options)
 
     # everything
 
@@ -181,28 +175,28 @@ class Gateway:
         unreadable: list[Unreadable] = []
         selected = {"labelSelector": JOB_NAME_LABEL}
         # One after the other, because an API server with thousands of jobs needs a second for a page when it is busy.
-        jobs = await self._everywhere(_JOBS, PLURAL, _job, unreadable)
-        pods = await self._everywhere("/api/v1", "pods", child_of, unreadable, **selected)
-        services = await self._everywhere("/api/v1", "services", _owned, unreadable, **selected)
+        jobs = await self._everywhere(JOBS, PLURAL, _job, unreadable)
+        pods = await self._everywhere("v1", "pods", child_of, unreadable, **selected)
+        services = await self._everywhere("v1", "services", _owned, unreadable, **selected)
         policies = await self._everywhere(_NETWORKING, "networkpolicies", _owned, unreadable, **selected) if self._policies else None
         children = tuple(child for child in pods if child is not None)
         return Listing(tuple(jobs), children, tuple(services), None if policies is None else tuple(policies), tuple(unreadable))
 
-    def folders(self, group: str, plural: str) -> list[str]:
+    def folders(self, version: str, plural: str) -> list[ApiPath]:
         """The paths of all objects of a kind that this installation manages: one, or one per namespace."""
-        return [f"{group}/namespaces/{each}/{plural}" for each in self._namespaces] or [f"{group}/{plural}"]
+        return [collection(version, plural, namespace=each) for each in self._namespaces] or [collection(version, plural)]
 
     @property
-    def job_folders(self) -> list[str]:
+    def job_folders(self) -> list[ApiPath]:
         """The paths of all jobs that this installation manages."""
-        return self.folders(_JOBS, PLURAL)
+        return self.folders(JOBS, PLURAL)
 
     async def _everywhere(
-        self, group: str, plural: str, convert: Callable[[Object], Converted], unreadable: list[Unreadable], **query: str
+        self, version: str, plural: str, convert: Callable[[Object], Converted], unreadable: list[Unreadable], **query: str
     ) -> list[Converted]:
         """All objects, converted. Objects for which `convert` raises are added to `unreadable`."""
         converted: list[Converted] = []
-        for path in self.folders(group, plural):
+        for path in self.folders(version, plural):
             async for obj in self._pages(path, unreadable, **query):
                 try:
                     converted.append(convert(obj))
@@ -211,7 +205,7 @@ class Gateway:
                     unreadable.append(_unreadable(_KINDS[plural], obj, f"{type(error).__name__}: {error}"))
         return converted
 
-    async def _pages(self, path: str, unreadable: list[Unreadable], **query: str) -> AsyncIterator[Object]:
+    async def _pages(self, path: ApiPath, unreadable: list[Unreadable], **query: str) -> AsyncIterator[Object]:
         """Yields every object, in pages of at most LARGEST_PAGE bytes. An object that cannot be parsed is added to `unreadable`."""
         more: str | None = ""
         size, failures = FIRST_PAGE, 0
@@ -231,7 +225,7 @@ class Gateway:
                     size = size // 8 or 1
                     continue
                 text = b""
-                page = await self.request("GET", path, query=page_query, accept=_METADATA_LIST)
+                page = await self.request("GET", path, query=page_query, accept=METADATA_LIST)
                 unreadable += [_unreadable(_KINDS[path.rpartition("/")[2]], obj, str(error)) for obj in page["items"]]
                 page["items"] = []
             each = len(text) // max(1, len(page["items"]))
@@ -240,7 +234,7 @@ class Gateway:
                 yield obj
             more, failures = page["metadata"].get("continue") or None, 0
 
-    async def changes(self, path: str, version: str, *, labels: str = "") -> AsyncIterator[tuple[str, Object]]:
+    async def changes(self, path: ApiPath, version: str, *, labels: str = "") -> AsyncIterator[tuple[str, Object]]:
         """Yields the changes after `version` to the objects at `path` with these `labels`, until the server ends the stream.
 
         - (OPENED, {}) comes first, once the server has accepted the watch.
@@ -257,10 +251,10 @@ class Gateway:
             "resourceVersion": version,
             **({"labelSelector": labels} if labels else {}),
         }
-        response = await self._send("GET", f"{path}?{urlencode(query)}", None, limits=_WATCHING)
+        response = await self._server.send("GET", path, query=query, limits=_WATCHING)
         self._on_request("WATCH", response.status)
         async with response:
-            with _answering():
+            with answering():
                 if response.status != HTTPStatus.OK:
                     raise await refusal(response.status, await response.read(), retry_after=response.headers.get("Retry-After"))
                 yield "OPENED", {}
@@ -269,13 +263,13 @@ class Gateway:
 
     # requests
 
-    async def _write(self, verb: str, path: str, body: Object, *, accept: str = _OBJECT) -> Object:
+    async def _write(self, verb: str, path: ApiPath, body: Object, *, accept: str = JSON) -> Object:
         if not self._may_write():
             raise UnavailableError("another operator may lead; this one writes only while it holds the lease")
         return await self.request(verb, path, body=body, accept=accept)
 
     async def request(
-        self, verb: str, path: str, *, body: Object | None = None, query: dict[str, str] | None = None, accept: str = _OBJECT
+        self, verb: str, path: ApiPath, *, body: Object | None = None, query: dict[str, str] | None = None, accept: str = JSON
     ) -> Object:
         """Sends a request. Returns the object in the answer. Raises a ClusterError."""
         return await parsed(await self._text(verb, path, body=body, query=query, accept=accept))
@@ -283,17 +277,17 @@ class Gateway:
     async def _text(
         self,
         verb: str,
-        path: str,
+        path: ApiPath,
         *,
         body: Object | None = None,
         query: dict[str, str] | None = None,
-        accept: str = _OBJECT,
+        accept: str = JSON,
         most: int | None = None,
     ) -> bytes:
         """Sends a request. Returns the body of the answer, of at most `most` bytes. Raises a ClusterError."""
         try:
-            response = await self._send(verb, f"{path}?{urlencode(query)}" if query else path, body, limits=_TIMEOUT, accept=accept)
-            with _answering():
+            response = await self._server.send(verb, path, body=body, query=query, accept=accept, limits=TIMEOUT)
+            with answering():
                 text = await whole(response, most)
         except UnavailableError:
             self._on_request(verb, 0)
@@ -302,25 +296,6 @@ class Gateway:
         if HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES:
             return text
         raise await refusal(response.status, text, retry_after=response.headers.get("Retry-After"))
-
-    async def _send(
-        self, verb: str, path: str, body: Object | None, *, limits: aiohttp.ClientTimeout, accept: str = _OBJECT
-    ) -> aiohttp.ClientResponse:
-        headers = {"Accept": accept, "Content-Type": "application/json"}
-        with _answering():
-            _, url, headers, _, _ = await self._api.param_serialize(verb, path, header_params=headers, auth_settings=["BearerToken"])
-            answer = await self._api.call_api(verb, url, headers, body, _request_timeout=limits)
-            response: aiohttp.ClientResponse = answer.response
-            return response
-
-
-@contextmanager
-def _answering() -> Iterator[None]:
-    """Turns every error of the connection into an UnavailableError."""
-    try:
-        yield
-    except (aiohttp.ClientError, TimeoutError, OSError, ssl.SSLError) as error:
-        raise UnavailableError(f"the API server does not answer: {error or type(error).__name__}") from error
 
 
 async def _change(line: bytes) -> tuple[str, Object]:
@@ -336,11 +311,21 @@ async def _change(line: bytes) -> tuple[str, Object]:
         return "UNREADABLE", {}
 
 
-def _folder(manifest: Object) -> str:
+def _folder(manifest: Object) -> ApiPath:
     """The path of the collection that this object belongs to."""
-    version, namespace = manifest["apiVersion"], manifest["metadata"].get("namespace")
-    group = f"/apis/{version}" if "/" in version else f"/api/{version}"
-    return f"{group}{f'/namespaces/{namespace}' if namespace else ''}/{_PLURALS[manifest['kind']]}"
+    return collection(manifest["apiVersion"], _PLURALS[manifest["kind"]], namespace=manifest["metadata"].get("namespace") or None)
+
+
+def _path(manifest: Object, *, subresource: str = "") -> ApiPath:
+    return member(_folder(manifest), manifest["metadata"]["name"], subresource=subresource)
+
+
+def _job_path(namespace: str, name: str, *, subresource: str = "") -> ApiPath:
+    return member(collection(JOBS, PLURAL, namespace=namespace), name, subresource=subresource)
+
+
+def _core_path(namespace: str, plural: str, name: str) -> ApiPath:
+    return member(collection("v1", plural, namespace=namespace), name)
 
 
 def _job(job: Object) -> Object:

@@ -145,7 +145,7 @@ class Leader:
         def changed(kind: str, obj: Object) -> None:
             self._parts.queue.add(f"{obj['metadata']['namespace']}/{obj['metadata']['labels'][JOB_NAME_LABEL]}")
 
-        paths = self._gateway.folders(f"/apis/{api_version(self._kueue.version)}", PLURAL) if self._kueue.served else []
+        paths = self._gateway.folders(api_version(self._kueue.version), PLURAL) if self._kueue.served else []
         return [Watch(self._gateway, path, on_change=changed, on_gap=self._look_at_all_jobs, labels=JOB_NAME_LABEL) for path in paths]
 
     async def _read_pending(self, namespace: str, queue: str) -> list[Object]:

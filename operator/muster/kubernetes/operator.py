@@ -139,7 +139,7 @@ class Operator:
         for path in self._gateway.job_folders:
             yield Watch(self._gateway, path, on_change=self._updates.job, on_gap=self._resync.soon)
         for plural, update in (("pods", self._updates.pod), ("services", self._updates.service)):
-            for path in self._gateway.folders("/api/v1", plural):
+            for path in self._gateway.folders("v1", plural):
                 yield Watch(self._gateway, path, on_change=update, on_gap=self._resync.soon, labels=JOB_NAME_LABEL)
 
     async def _stop(self) -> None:

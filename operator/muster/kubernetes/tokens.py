@@ -1,8 +1,8 @@
 """Identifies the holder of a bearer token by a TokenReview, and caches the answers.
 
 A review is a request to the API server under the operator's identity, so a peer must not cause too many. A token is first parsed without
-verification, and refused if it cannot be valid. Then there is one review at a time for each pod, at a limited rate. No claim of an
-unverified token is trusted.
+verification, and refused if it cannot be valid. Then there is one review at a time for each pod and address of a peer, at a limited rate.
+So tokens that a peer invents use up nothing that the pod, at its own address, needs. No claim of an unverified token is trusted.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ from muster.control.cluster import Object
 from muster.control.coordination import RefusedReportError
 from muster.control.errors import ClusterError
 from muster.control.rate_limits import AddressLimits, Bucket
+from muster.kubernetes.api_paths import collection
 from muster.kubernetes.election import Requests
 
 AUDIENCE = "muster"
 REVIEWS_AT_ONCE = 64
 GOOD_SECONDS = 600.0  # the token of a deleted pod is refused sooner, because the store no longer has the pod
 BAD_SECONDS = 5.0
-REVIEWS, REVIEWS_PER_SECOND = 5.0, 0.5  # for each claimed pod: burst and rate
+REVIEWS, REVIEWS_PER_SECOND = 5.0, 0.5  # for each claimed pod and address: burst and rate
+MOST_ADDRESSES = 64  # for each claimed pod; those that were seen last are kept
 _TOKENS_PER_POD = 2  # the kubelet renews a token before it expires
 _CLOCKS_DIFFER = 60.0
 _MOST_BAD = 1000
@@ -40,12 +42,26 @@ _MOST_READERS = 32
 
 
 @dataclass
-class _Pod:
-    """The cache for one pod: the digests of its valid tokens with the time of their next review, and the rate of reviews."""
+class _Peer:
+    """The reviews that one address causes for one pod: their rate, and the one that is under way."""
 
     reviews: Bucket
-    good: OrderedDict[bytes, float] = field(default_factory=OrderedDict)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+@dataclass
+class _Pod:
+    """The cache for one pod: the digests of its valid tokens with the time of their next review, and the peers that claim to be it."""
+
+    good: OrderedDict[bytes, float] = field(default_factory=OrderedDict)
+    peers: OrderedDict[str, _Peer] = field(default_factory=OrderedDict)
+
+    def peer(self, address: str, now: float) -> _Peer:
+        peer = self.peers.setdefault(address, _Peer(Bucket(REVIEWS_PER_SECOND, REVIEWS, REVIEWS, now)))
+        self.peers.move_to_end(address)
+        if len(self.peers) > MOST_ADDRESSES:
+            self.peers.popitem(last=False)
+        return peer
 
 
 class Tokens:
@@ -60,8 +76,8 @@ class Tokens:
         self._bad: OrderedDict[bytes, float] = OrderedDict()
         self._reviews = asyncio.Semaphore(REVIEWS_AT_ONCE)
 
-    async def identify(self, token: str) -> str:
-        """The uid of the pod that the token was issued for. Raises RefusedReportError."""
+    async def identify(self, token: str, address: str) -> str:
+        """The uid of the pod that the token was issued for. `address` is that of the peer. Raises RefusedReportError."""
         digest = _digest(token)
         claim = self._claims.get(digest) or claim_of(token)
         uid = claim.uid
@@ -73,27 +89,28 @@ class Tokens:
         if len(self._claims) > _MOST_CLAIMS:
             self._claims.popitem(last=False)
         now = time.monotonic()
-        pod = self._pods.setdefault(uid, _Pod(Bucket(REVIEWS_PER_SECOND, REVIEWS, REVIEWS, now)))
+        pod = self._pods.setdefault(uid, _Pod())
         if pod.good.get(digest, 0.0) <= now:
-            async with pod.lock:
-                await self._verify(token, digest, uid, pod)
+            peer = pod.peer(address, now)
+            async with peer.lock:
+                await self._verify(token, digest, uid=uid, pod=pod, reviews=peer.reviews)
         return uid
 
-    async def _verify(self, token: str, digest: bytes, uid: str, pod: _Pod) -> None:
+    async def _verify(self, token: str, digest: bytes, *, uid: str, pod: _Pod, reviews: Bucket) -> None:
         now = time.monotonic()
         if pod.good.get(digest, 0.0) > now:  # another request had it reviewed while this one waited for the lock
             return
         if self._bad.get(digest, 0.0) > now:
             raise _not_accepted()
         if digest not in pod.good:
-            if pod.reviews.fill(now) < 1:
-                raise RefusedReportError(429, "reviews", f"too many tokens claim to be of pod {uid}", retry_seconds=2)
-            pod.reviews.tokens -= 1
+            if reviews.fill(now) < 1:
+                raise RefusedReportError(429, "reviews", f"too many tokens from this address claim to be of pod {uid}", retry_seconds=2)
+            reviews.tokens -= 1
         try:
             async with self._reviews:
                 status = await review(self._requests, token, AUDIENCE)
         except ClusterError as error:
-            pod.reviews.tokens += 1
+            reviews.tokens += 1
             raise RefusedReportError(503, "unavailable", f"the token cannot be reviewed now: {error}", retry_seconds=1) from None
         extra = status.get("user", {}).get("extra") or {}
         if AUDIENCE not in status.get("audiences", ()) or uid not in (extra.get(_POD_UID) or ()):
@@ -161,7 +178,7 @@ class Readers:
             "nonResourceAttributes": {"path": "/metrics", "verb": "get"},
         }
         body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
-        answer = await self._requests.request("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", body=body)
+        answer = await self._requests.request("POST", collection("authorization.k8s.io/v1", "subjectaccessreviews"), body=body)
         return (answer.get("status") or {}).get("allowed") is True
 
 
@@ -203,7 +220,7 @@ async def review(requests: Requests, token: str, *audiences: str) -> Mapping[str
     """The status of a TokenReview. Empty if the token is invalid. Raises ClusterError."""
     spec = {"token": token, **({"audiences": list(audiences)} if audiences else {})}
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
-    answer = await requests.request("POST", "/apis/authentication.k8s.io/v1/tokenreviews", body=body)
+    answer = await requests.request("POST", collection("authentication.k8s.io/v1", "tokenreviews"), body=body)
     status: Object = answer.get("status") or {}
     return status if status.get("authenticated") is True else {}
 

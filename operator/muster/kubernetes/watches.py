@@ -14,6 +14,7 @@ from typing import Protocol
 
 from muster.control.cluster import Object
 from muster.control.errors import ClusterError, ExpiredError
+from muster.kubernetes.api_paths import ApiPath
 from muster.lifecycle.policy import Delays
 
 ANYTHING = "0"
@@ -25,7 +26,7 @@ log = logging.getLogger("muster.watch")
 class Source(Protocol):
     """The part of the gateway that a watch uses."""
 
-    def changes(self, path: str, version: str, *, labels: str = "") -> AsyncIterator[tuple[str, Object]]: ...
+    def changes(self, path: ApiPath, version: str, *, labels: str = "") -> AsyncIterator[tuple[str, Object]]: ...
 
 
 class Watch:
@@ -35,7 +36,7 @@ class Watch:
     def __init__(
         self,
         source: Source,
-        path: str,
+        path: ApiPath,
         *,
         on_change: Callable[[str, Object], None],
         on_gap: Callable[[], None],

@@ -57,7 +57,7 @@ class LocalChannel:
             raise StorageError(f"{path}: cannot be written: {error.strerror}") from None
         self._tokens[pod_uid] = token
 
-    async def _identify(self, token: str) -> str:
+    async def _identify(self, token: str, address: str) -> str:
         received = token.encode(errors="surrogateescape")
         uid = next((uid for uid, expected in self._tokens.items() if hmac.compare_digest(expected.encode(), received)), None)
         if uid is None:

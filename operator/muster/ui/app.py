@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager
 from functools import partial
 from http import HTTPStatus
 from importlib.resources import files
@@ -14,6 +15,7 @@ from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
 from muster.client import errors
+from muster.control.fairness import Slots
 from muster.control.listener import recognise
 from muster.explain.explain import capital
 from muster.report.job import job_page
@@ -24,8 +26,10 @@ from muster.ui.sessions import LONGEST_TOKEN, NotSignedInError, OwnSession, Sess
 REFRESH_SECONDS, REFRESH_ENDED_SECONDS = 3, 30
 ROWS_PER_SECOND = 100
 """The number of rows for each second of the refresh interval. So a longer list is refreshed less often."""
-AT_ONCE = 8
-"""The number of pages that are made at the same time."""
+AT_ONCE, AT_ONCE_PER_USER = 8, 2
+"""The number of pages that are made at the same time, and of those for one user."""
+MOST_WAITING = 20
+"""The number of pages that wait for their turn, for one user. A browser opens up to six connections for each session."""
 MOST_ROWS = 1000
 KINDS: tuple[Kind, ...] = ("cluster", "local", "gone")
 STATIC = {"ui.css": "text/css", "ui.js": "text/javascript", "icon.svg": "image/svg+xml"}
@@ -57,7 +61,7 @@ class Pages:
         self._cookie = cookie
         self._namespace = namespace
         self._drawing = Drawing()
-        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._slots = Slots(AT_ONCE, share=AT_ONCE_PER_USER)
 
     def application(self) -> web.Application:
         application = web.Application(middlewares=[self._guard], client_max_size=2 * LONGEST_TOKEN)
@@ -113,13 +117,21 @@ class Pages:
         session = await self._session(request)
         chosen = request.query.get("namespace", "").strip()
         namespace = None if chosen == "*" else chosen or self._namespace
-        async with self._turns:
+        async with self._turn(session):
             rows, notes = await self._rows(session, namespace)
         values = {"rows": rows[:MOST_ROWS], "notes": notes, "asks_namespace": "cluster" in session.sources, "namespace": namespace}
         if len(rows) > MOST_ROWS:
             notes.append(f"The newest {MOST_ROWS} of {len(rows)} jobs are shown. Choose a namespace.")
         refresh = min(REFRESH_ENDED_SECONDS, max(REFRESH_SECONDS, len(rows) // ROWS_PER_SECOND))
         return await self._page("jobs.html.j2", session, refresh=refresh, **values)
+
+    @asynccontextmanager
+    async def _turn(self, session: Session) -> AsyncIterator[None]:
+        """Waits until a page may be made for the user, who may have several sessions. Raises TooManyError."""
+        if self._slots.waiting(session.user) >= MOST_WAITING:
+            raise TooManyError
+        async with self._slots.of(session.user):
+            yield
 
     async def _rows(self, session: Session, namespace: str | None) -> tuple[list[Listed], list[str]]:
         """The jobs of all sources. A source that does not answer causes a note."""
@@ -141,7 +153,7 @@ class Pages:
         if source is None:
             raise errors.NoJobError("there is no such job")
         name = request.match_info["name"]
-        async with self._turns:
+        async with self._turn(session):
             view = await source.view(request.match_info["namespace"], name, replica=request.query.get("replica"))
             page = job_page(view)
             refresh = REFRESH_ENDED_SECONDS if view.status.phase.final else REFRESH_SECONDS

@@ -81,6 +81,8 @@ class UserSessions:
         self._clock = clock
         self._sessions: dict[str, Session] = {}
         self._sign_ins = AddressLimits(SIGN_INS_PER_SECOND, SIGN_INS, clock)
+        self._requests = AddressLimits(REQUESTS_PER_SECOND, REQUESTS, clock)
+        """By user, because a user may have several sessions."""
 
     async def sign_in(self, token: str, address: str) -> str:
         """The id of a new session. `address` is that of the peer. Raises NotSignedInError, TooManyError, NoClusterError."""
@@ -135,7 +137,7 @@ class UserSessions:
             sources["gone"] = DeletedJobs(self._history, rights)
         now = self._clock()
         await self._make_room(user)
-        self._sessions[id_] = Session(sources, user, now + seconds, _bucket(now), now, stack)
+        self._sessions[id_] = Session(sources, user, now + seconds, self._requests.bucket(user), now, stack)
 
     async def _make_room(self, user: str) -> None:
         """Ends the oldest sessions of the user, or of all, if there are too many."""

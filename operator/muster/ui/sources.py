@@ -15,8 +15,7 @@ from muster.api.constants import GROUP, PLURAL
 from muster.client import errors
 from muster.client.connection import Connection
 from muster.client.jobs import Jobs
-from muster.client.views import cluster_view, deleted_job_view, local_view, status_points
-from muster.client.watch import typed
+from muster.client.views import cluster_view, deleted_job_view, local_view, observed_points
 from muster.control.cluster import Object
 from muster.local.errors import RunError
 from muster.local.rundir import has_run, load_run
@@ -57,10 +56,7 @@ class ObservedSteps:
         uid = str(job["metadata"].get("uid"))
         points = self._points.setdefault(uid, [])
         self._points.move_to_end(uid)
-        try:
-            now = status_points(typed(job).status)
-        except errors.ClientError:
-            now = []
+        now = observed_points(job, time.time())
         if now and (not points or points[-1].step != now[0].step):
             points += now
         if len(points) > MOST_POINTS:
@@ -104,14 +100,14 @@ class ClusterJobs:
 
     async def listed(self, namespace: str | None) -> list[Listed]:
         connection = self._connection if namespace is None else self._connection.within(namespace)
-        jobs = await Jobs(connection).all(everywhere=namespace is None)
+        jobs = await Jobs(connection).summaries(everywhere=namespace is None)
         for job in jobs:
             self._observed.add(job)
         return [row_of(job) for job in jobs]
 
     async def view(self, namespace: str, name: str, *, replica: str | None) -> JobView:
         connection = self._connection.within(namespace)
-        points = self._observed.add(await Jobs(connection).get(name))
+        points = self._observed.add(await Jobs(connection).get(name, bounded=True))
         is_open = self._history is not None and (self._rights is None or await self._rights.has(namespace))
         return await cluster_view(connection, name, history=self._history if is_open else None, points=points, replica=replica)
 

@@ -26,6 +26,9 @@ class Connection:
     def monotonic(self) -> float:
         return self.now
 
+    def path(self, version: str, plural: str, name: str | None = None) -> str:
+        return f"{version}/{plural}/{name}"
+
     async def get(self, path: str) -> dict[str, Any]:
         if not self.answers:
             raise errors.NotFoundError(path)

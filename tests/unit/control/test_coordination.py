@@ -76,7 +76,7 @@ class Server:
         self.identified = 0
         self.clock = 0.0
 
-        async def identify(token: str) -> str:
+        async def identify(token: str, address: str) -> str:
             self.identified += 1
             if token != "good":
                 raise RefusedReportError(401, "token", "the token is not good")

@@ -176,3 +176,26 @@ def test_the_slot_of_a_cancelled_request_is_not_lost(cancelled: int) -> None:
         return most
 
     assert asyncio.run(scene()) == 2
+
+
+def test_an_owner_of_many_requests_leaves_slots_to_others() -> None:
+    async def scene() -> list[str]:
+        slots, order, release = Slots(4, share=2), list[str](), asyncio.Event()
+
+        async def request(owner: str) -> None:
+            async with slots.of(owner):
+                order.append(owner)
+                await release.wait()
+
+        tasks = [asyncio.create_task(request("greedy")) for _ in range(10)]
+        await asyncio.sleep(0)
+        tasks += [asyncio.create_task(request("modest")) for _ in range(2)]
+        await asyncio.sleep(0)
+        begun = list(order)
+        assert slots.waiting("greedy") == 8
+        release.set()
+        await asyncio.gather(*tasks)
+        assert Counter(order) == {"greedy": 10, "modest": 2}
+        return begun
+
+    assert asyncio.run(scene()) == ["greedy", "greedy", "modest", "modest"]

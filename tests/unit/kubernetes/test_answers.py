@@ -209,9 +209,25 @@ def test_the_name_of_an_object_does_not_lead_to_another_path() -> None:
     async def scene(gateway: Gateway) -> Any:
         await gateway.read(priority_class("../../../../api/v1/pods?watch=true"))
 
-    asyncio.run(serving(Recorder({}), scene))
-    [path] = paths
-    assert path.startswith("/apis/scheduling.k8s.io/v1/priorityclasses/..%2F")
+    with pytest.raises(NotFoundError, match="not the name of an object"):
+        asyncio.run(serving(Recorder({}), scene))
+    assert paths == []
+
+
+def test_a_redirect_is_not_followed() -> None:
+    paths = []
+
+    class Redirecting(ListServer):
+        async def answer(self, request: web.Request) -> web.Response:
+            paths.append(request.path)
+            raise web.HTTPFound("/elsewhere")
+
+    async def scene(gateway: Gateway) -> Any:
+        await gateway.read(priority_class("high"))
+
+    with pytest.raises(UnavailableError, match="another address"):
+        asyncio.run(serving(Redirecting({}), scene))
+    assert paths == ["/apis/scheduling.k8s.io/v1/priorityclasses/high"]
 
 
 def change_of(spec: dict[str, Any], *, status: bool) -> bytes:

@@ -56,7 +56,7 @@ class ApiServer:
 
 async def outcome(checker: Tokens | Readers, given: str, address: str = "10.0.0.1") -> str | int:
     try:
-        return await (checker.identify(given) if isinstance(checker, Tokens) else checker.check(given, address)) or "allowed"
+        return await (checker.identify(given, address) if isinstance(checker, Tokens) else checker.check(given, address)) or "allowed"
     except RefusedReportError as error:
         return error.status
 
@@ -122,6 +122,26 @@ def test_invalid_tokens_cause_few_reviews_and_evict_no_valid_ones() -> None:
     assert set(results) == {401, 404, 429}
     assert server.reviews.count(good) == 1
     assert len(server.reviews) <= REVIEWS + 2 + 10, "five at once, and one more for every two seconds that this took"
+
+
+@pytest.mark.parametrize("addresses", [1, 3, 200])
+def test_invalid_tokens_from_other_addresses_do_not_keep_a_pod_out(addresses: int) -> None:
+    """The operator has just started, so it has no valid token in its cache."""
+    server, begun = ApiServer(), time.monotonic()
+
+    async def check() -> str | int:
+        checker = Tokens(server, lambda uid: True)
+        bogus = ((token("pod-1", f"bad{number}"), f"10.0.1.{number % addresses}") for number in range(2000))
+        flood = [asyncio.create_task(outcome(checker, *each)) for each in bogus]
+        await asyncio.sleep(0)
+        answer = await outcome(checker, token("pod-1"), "10.0.0.1")
+        await asyncio.gather(*flood)
+        return answer
+
+    assert asyncio.run(check()) == "pod-1"
+    if addresses <= tokens.MOST_ADDRESSES:
+        most = REVIEWS + tokens.REVIEWS_PER_SECOND * (time.monotonic() - begun) + 1
+        assert len(server.reviews) <= addresses * most + 1
 
 
 def test_a_bad_token_is_reviewed_once() -> None:

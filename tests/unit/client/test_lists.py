@@ -1,0 +1,133 @@
+"""Lists of the API server over HTTP: they are read in pages of few bytes, without specs, and nothing leads to another address."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from kubernetes.aio import client
+
+from muster.client import connection as connections
+from muster.client import cuts, errors
+from muster.client.connection import Connection
+from muster.client.jobs import Jobs
+from muster.client.snapshot import snapshot_of
+from muster.control.cluster import Object
+from muster.kubernetes.api_server import ApiServer
+
+COLUMNS = ("Name", "STRATEGY", "PHASE", "WORKERS", "STEP", "%", "MESSAGE", "A NEWER ONE")
+
+
+class Server:
+    """Serves these objects in pages, each of them below any path, and as Tables if asked to."""
+
+    def __init__(self, objects: list[Object]) -> None:
+        self.objects = objects
+        self.asked: list[web.Request] = []
+        self.largest = 0
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.asked.append(request)
+        begin, size = int(request.query.get("continue", "0")), int(request.query.get("limit", "1"))
+        cut = self.objects[begin : begin + size]
+        more = str(begin + size) if begin + size < len(self.objects) else ""
+        metadata = {"continue": more}
+        if "as=Table" in request.headers["Accept"]:
+            rows = [{"cells": [each["metadata"]["name"], "DDP", "Running", "2/2", 7, 70, "m" * 9000, 1], "object": each} for each in cut]
+            answer = web.json_response({"metadata": metadata, "columnDefinitions": [{"name": name} for name in COLUMNS], "rows": rows})
+        elif request.path.endswith("/digits"):
+            answer = web.json_response(job("digits"))
+        else:
+            answer = web.json_response({"metadata": metadata, "items": cut})
+        self.largest = max(self.largest, len(answer.body))  # type: ignore[arg-type]
+        return answer
+
+
+def job(name: str) -> Object:
+    metadata = {"name": name, "namespace": "team", "uid": f"uid-{name}", "creationTimestamp": "2026-11-21T11:16:14Z"}
+    return {"metadata": metadata, "spec": {"strategy": "DDP", "trainer": {"task": "digits"}}}
+
+
+def pod(number: int, **spec: Any) -> Object:
+    metadata = {"name": f"digits-worker-{number}", "namespace": "team", "uid": f"pod-{number}", "managedFields": [{"a": "b" * 5000}]}
+    labels = {"muster.dev/role": "worker", "muster.dev/index": str(number)}
+    env = [{"name": "LARGE", "value": "x" * 5000}]
+    container = {"name": "trainer", "env": env, "resources": {"limits": {"cpu": "1"}}}
+    status = {"phase": "Running", "containerStatuses": [{"name": "trainer", "state": {"running": {}}, "imageID": "i" * 5000}]}
+    return {"metadata": {**metadata, "labels": labels}, "spec": {"containers": [container], **spec}, "status": status}
+
+
+def on(server: Server, scene: Callable[[Connection], Awaitable[Any]]) -> Any:
+    async def session() -> Any:
+        application = web.Application()
+        application.router.add_route("*", "/{path:.*}", server.answer)
+        async with TestServer(application) as site, client.ApiClient(client.Configuration(host=str(site.make_url("")))) as api:
+            return await scene(Connection(ApiServer(api), namespace="team", context="here"))
+
+    return asyncio.run(session())
+
+
+def test_jobs_are_listed_without_their_specs() -> None:
+    server = Server([job("a"), job("b")])
+    listed = on(server, lambda connection: Jobs(connection).summaries())
+    assert [each["metadata"]["name"] for each in listed] == ["a", "b"]
+    assert listed[0]["spec"] == {"strategy": "DDP"}
+    assert listed[0]["status"].items() >= {"phase": "Running", "workers": "2/2", "progress": {"step": 7, "percent": 70}}.items()
+    assert len(listed[0]["status"]["message"]) < 9000
+    assert server.asked[0].query["includeObject"] == "Metadata"
+
+
+def test_a_list_is_read_in_pages_of_few_bytes() -> None:
+    objects = [{"metadata": {"name": f"n{number}", "annotations": {"large": "x" * 300_000}}} for number in range(12)]
+    server = Server(objects)
+    names = on(server, lambda connection: connection.items(connection.path("v1", "events"), cuts.plain))
+    assert names == [{"metadata": {"name": f"n{number}"}} for number in range(12)]
+    read = [request for request in server.asked if request.query["limit"] != "25"]
+    assert {request.query["limit"] for request in read} <= {"1", "2", "3"}
+
+
+def test_an_object_that_is_too_large_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "LARGEST_PAGE", 1000)
+    monkeypatch.setattr(connections, "LARGEST_ANSWER", 2000)
+    with pytest.raises(errors.TooLargeError, match="more than 2000 bytes"):
+        on(Server([pod(1)]), lambda connection: connection.items(connection.path("v1", "pods")))
+
+
+def test_a_pod_is_kept_without_what_no_explanation_reads() -> None:
+    pods = on(Server([pod(number) for number in range(100)]), lambda connection: Jobs(connection).pods(job("digits")))
+    assert len(pods) == 100
+    assert len(str(pods[0])) < 700
+    assert pods[0]["spec"]["containers"] is pods[1]["spec"]["containers"], "equal parts are one object"
+    assert {each["metadata"]["labels"]["muster.dev/index"] for each in pods} == {str(number) for number in range(100)}
+
+
+def test_what_is_kept_of_a_list_is_limited_and_the_explanation_names_what_was_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuts, "MOST_KEPT", 3000)
+    server = Server([pod(number, nodeName=f"node-{number}" * 20) for number in range(50)])
+    snapshot = on(server, lambda connection: snapshot_of(connection, "digits"))
+    assert "pods" in snapshot.unreadable
+    assert snapshot.job["metadata"]["name"] == "digits"
+
+
+@pytest.mark.parametrize("namespace", ["../../../../api/v1/pods?x=", "a/b", "", "a.b", "x" * 64])
+def test_a_namespace_does_not_lead_to_another_path(namespace: str) -> None:
+    server = Server([])
+    with pytest.raises(errors.NotFoundError, match="not the name of a namespace"):
+        on(server, lambda connection: Jobs(connection.within(namespace)).summaries())
+    assert server.asked == []
+
+
+def test_a_redirect_is_not_followed() -> None:
+    class Redirecting(Server):
+        async def answer(self, request: web.Request) -> web.StreamResponse:
+            self.asked.append(request)
+            raise web.HTTPTemporaryRedirect("/api/v1/secrets")
+
+    server = Redirecting([])
+    with pytest.raises(errors.NoClusterError, match="another address"):
+        on(server, lambda connection: Jobs(connection).summaries())
+    assert [request.path for request in server.asked] == ["/apis/muster.dev/v1alpha1/namespaces/team/trainingjobs"]
