@@ -12,6 +12,7 @@ from typing import Any
 from muster.api.constants import INDEX_LABEL, ROLE_LABEL, TRAINER_CONTAINER
 from muster.api.status import FINAL_PHASES
 from muster.api.times import parse_time
+from muster.explain.nodes import with_named_taints
 from muster.explain.snapshot import Object, Snapshot
 from muster_contract.inputs import FETCHER
 
@@ -141,17 +142,18 @@ def _of_pods(snapshot: Snapshot) -> Iterator[Evidence]:
         if phase_of(snapshot.job) in FINAL_PHASES and is_running(pod):
             continue
         if is_pending(pod):
-            yield from _of_pending(pod)
+            yield from _of_pending(pod, snapshot)
             yield from _of_events(events.get(str(pod["metadata"].get("uid")), ()), pod)
         else:
             yield from _of_ended(pod)
 
 
-def _of_pending(pod: Object) -> Iterator[Evidence]:
+def _of_pending(pod: Object, snapshot: Snapshot) -> Iterator[Evidence]:
     label, status = label_of(pod), pod.get("status") or {}
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            yield Evidence(Source.SCHEDULING, str(condition.get("reason") or ""), str(condition.get("message") or ""), label)
+            message = with_named_taints(str(condition.get("message") or ""), pod, snapshot.nodes)
+            yield Evidence(Source.SCHEDULING, str(condition.get("reason") or ""), message, label)
     for container in _containers(status):
         waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") and waiting["reason"] not in _EVERYDAY:

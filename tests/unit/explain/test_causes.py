@@ -89,10 +89,10 @@ TABLE: list[tuple[str, Source, str, str]] = [
     ("StorageClassMissing", L, "ProvisioningFailed", 'storageclass.storage.k8s.io "fast" not found'),
     ("NoDefaultStorageClass", L, "FailedBinding", "no persistent volumes available for this claim and no storage class is set"),
     ("ProvisioningFailed", L, "ProvisioningFailed", "failed to provision volume: rpc error: code = ResourceExhausted desc = quota"),
-    ("ClaimLost", T, "ClaimLost", ""),
+    ("ClaimLost", T, "ClaimLost", "data"),
     ("ClaimUnbound", S, "Unschedulable", NODES + "pod has unbound immediate PersistentVolumeClaims" + END),
     ("ClaimUnbound", S, "Unschedulable", NODES + "3 node(s) didn't find available persistent volumes to bind" + END),
-    ("ClaimUnbound", T, "ClaimPending", ""),
+    ("ClaimUnbound", T, "ClaimPending", "data"),
     ("VolumeElsewhere", S, "Unschedulable", NODES + "5 node(s) had volume node affinity conflict" + END),
     ("VolumeInUse", B, "FailedAttachVolume", 'Multi-Attach error for volume "pvc-1" Volume is already used by pod(s) digits-worker-0'),
     (
