@@ -53,16 +53,17 @@ class _Match:
 
 def explain(snapshot: Snapshot) -> Explanation:
     """The causes that apply, in order. A generic cause is omitted if a specific one explains the same evidence."""
+    name = str(snapshot.job["metadata"]["name"])
     matches: dict[tuple[str, bool], _Match] = {}
-    for order, evidence in enumerate([*evidence_of_states(snapshot), *evidence_in(snapshot)]):
+    for order, each in enumerate([*evidence_of_states(snapshot), *evidence_in(snapshot)]):
+        evidence = each if each.logs else replace(each, logs=f"muster logs {name}")
         for index, cause, values in matches_of(evidence):
             match = _Match(_finding(evidence, cause, values), (evidence.is_past, index, order))
             entry = matches.setdefault((cause.id, evidence.is_past), match)
             if evidence.subject and evidence.subject not in entry.subjects:
                 entry.subjects.append(evidence.subject)
     ordered = sorted(matches.values(), key=lambda match: match.rank)
-    findings = [Finding(**{**vars(each.finding), "subjects": tuple(each.subjects)}) for each in ordered]
-    name = str(snapshot.job["metadata"]["name"])
+    findings = [replace(match.finding, subjects=tuple(match.subjects)) for match in ordered]
     return Explanation(name, phase_of(snapshot.job), tuple(_without_generic(findings)), snapshot.unreadable)
 
 

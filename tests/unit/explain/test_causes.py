@@ -214,8 +214,10 @@ TABLE: list[tuple[str, Source, str, str]] = [
     ("NodeFull", C, "OutOfcpu", "Node didn't have enough resource: cpu, requested: 4000, used: 3000, capacity: 6000"),
     ("NodeFull", A, "StartFailed", "Pod was rejected: OutOfnvidia.com/gpu"),
     ("NodeRejected", C, "NodeAffinity", "Pod was rejected: Predicate NodeAffinity failed"),
-    ("InitContainerFailed", B, "InitContainerFailed", "container supervisor ended with 1: no space"),
-    ("InitContainerFailed", A, "StartFailed", "init container supervisor ended with 1: Error"),
+    ("InitContainerFailed", B, "InitContainerFailed", "container fetch-data ended with 1: no space"),
+    ("InitContainerFailed", A, "InitContainerFailed", "container fetch-data ended with 1: Error"),
+    ("SupervisorNotCopied", B, "SupervisorNotCopied", "container muster-supervisor ended with 1: no space"),
+    ("SupervisorNotCopied", A, "SupervisorNotCopied", "container muster-supervisor ended with 1: Error"),
     ("SideCarCrashes", B, "CrashLoopBackOff", "back-off 40s restarting failed container=proxy"),
     ("ContainerConfig", B, "CreateContainerError", "context deadline exceeded"),
     ("ImagePulling", T, "ImagePulling", 'Pulling image "own:1", for 90 s'),
@@ -370,7 +372,7 @@ def test_ids_are_unique_and_sentences_use_only_groups_of_the_pattern() -> None:
     assert len({cause.id for cause in CAUSES}) == len(CAUSES)
     for cause in CAUSES:
         used = set(re.findall(r"\{(\w+)\}", cause.sentence + cause.remedy))
-        assert used <= {"subject", "message", *re.compile(cause.pattern).groupindex}, cause.id
+        assert used <= {"subject", "message", "logs", *re.compile(cause.pattern).groupindex}, cause.id
 
 
 def test_causes_are_sorted_by_kind() -> None:
