@@ -34,6 +34,8 @@ FORM_LABEL = f"{GROUP}/form"
 
 TRAINER_CONTAINER = "trainer"
 """The name of the training container, also in a user's template."""
+SUPERVISOR_CONTAINER = "muster-supervisor"
+"""The name of the init container that copies the supervisor into a pod with an image of the user."""
 
 RESERVED_ENV_PREFIXES = (PREFIX, "PET_")
 """Environment variables that a user may not set. Each strategy reserves further names."""

@@ -132,6 +132,8 @@ class Reason(StrEnum):
     POD_DELETED = "PodDeleted"
     REPLICA_LOST = "ReplicaLost"
     START_FAILED = "StartFailed"
+    INIT_CONTAINER_FAILED = "InitContainerFailed"
+    SUPERVISOR_NOT_COPIED = "SupervisorNotCopied"
     HANG = "Hang"
     SCALED = "Scaled"
     RESCHEDULED = "Rescheduled"

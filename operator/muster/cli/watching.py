@@ -55,21 +55,25 @@ def logs(
 ) -> None:
     """Prints what the replicas of a job print, by time, each line with its replica.
 
-    With --follow it may be called before there are pods. Pods that are gone have no logs any more.
+    With --follow it may be called before there are pods, or before there is a job. While the trainer of a replica has not started, it
+    prints what an init container of the replica prints. Pods that are gone have no logs any more.
     """
     from muster.client.jobs import Jobs
     from muster.client.log_lines import Selection, previous_attempt
-    from muster.client.logs import Follower, logs_of, shown
+    from muster.client.logs import Follower, logs_of, shown, wait_for_job
 
     if previous and attempt is not None:
         raise click.UsageError("--previous and --attempt: give one of them")
     if follow and (previous or attempt is not None or tail is not None):
         raise click.UsageError("--follow shows all attempts, with all their lines: leave --previous, --attempt and --tail out")
 
+    def note(text: str) -> None:
+        click.echo(text, err=True)
+
     async def work(connection: Connection) -> None:
         if follow:
-            selection = Selection(rank=rank, replica=replica)
-            await Follower(connection, name, selection, show=click.echo, note=lambda text: click.echo(text, err=True)).run()
+            await wait_for_job(connection, name, note=note)
+            await Follower(connection, name, Selection(rank=rank, replica=replica), show=click.echo, note=note).run()
             return
         job = await Jobs(connection).get(name)
         selection = Selection(rank=rank, replica=replica, attempt=previous_attempt(job) if previous else attempt)

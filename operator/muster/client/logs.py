@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from muster.api.constants import TRAINER_CONTAINER
 from muster.api.status import FINAL_PHASES
@@ -26,26 +27,66 @@ Print = Callable[[str], None]
 
 
 async def logs_of(connection: Connection, job: Object, selection: Selection, *, tail: int | None = None) -> list[Line]:
-    """What the pods have printed so far, by time: at most the last `tail` lines of each. Raises RefusedError if there are no such pods."""
+    """What the pods have printed so far, by time: at most the last `tail` lines of each. Raises RefusedError if there are none."""
     jobs = Jobs(connection)
     begin, end = span_of(job, selection.attempt) if selection.attempt is not None else ("", "~")
-    pods = [pod for pod in selection.pods(await jobs.pods(job)) if not is_pending(pod)]
+    existing = await jobs.pods(job)
+    pods = [pod for pod in selection.pods(existing) if container_of(pod)]
     if not pods:
-        raise errors.RefusedError(f"{job['metadata']['name']} has no such pods, or they have not started: see muster explain")
+        raise errors.RefusedError(_no_logs(job, selection, existing))
     turns = asyncio.Semaphore(AT_ONCE)
     each = await asyncio.gather(*(_log(connection, pod, turns, tail=tail if selection.attempt is None else None) for pod in pods))
     selected = [[line for line in lines if begin <= line.time < end] for lines in each]
     return list(merged(lines[-tail:] if tail is not None else lines for lines in selected))
 
 
+def _no_logs(job: Object, selection: Selection, existing: Sequence[Object]) -> str:
+    """Why there is no log to read."""
+    name = job["metadata"]["name"]
+    if selection.pods(existing):
+        return f"no container of {name} has started yet: muster explain {name} says why"
+    if selection.attempt is not None and replace(selection, attempt=None).pods(existing):
+        return f"the pods of attempt {selection.attempt} of {name} are gone, and their logs with them: muster logs {name} shows later ones"
+    return (
+        f"{name} has no such pods: muster explain {name} says what it does"
+        if existing
+        else f"{name} has no pods: see muster explain {name}"
+    )
+
+
+def container_of(pod: Object) -> str | None:
+    """The container whose log shows what the pod does: the trainer, or before its start the init container that failed or started last."""
+    if not is_pending(pod):
+        return TRAINER_CONTAINER
+    statuses = (pod.get("status") or {}).get("initContainerStatuses") or ()
+    started = [each for each in statuses if {"running", "terminated"} & {*(each.get("state") or {}), *(each.get("lastState") or {})}]
+    failed = [each for each in started if ((each.get("state") or {}).get("terminated") or {}).get("exitCode")]
+    return str((failed or started)[-1].get("name")) if started else None
+
+
+async def wait_for_job(connection: Connection, name: str, *, note: Print) -> None:
+    """Returns once the job exists. `note` gets a sentence if it does not exist yet."""
+    has_waited = False
+    while True:
+        try:
+            await Jobs(connection).get(name)
+            return
+        except errors.NoJobError as error:
+            if not has_waited:
+                note(printable(f"{error}; waiting for it (Ctrl-C ends the wait)"))
+            has_waited = True
+            await asyncio.sleep(POLL_SECONDS)
+
+
 async def _log(
     connection: Connection, pod: Object, turns: asyncio.Semaphore, *, tail: int | None, most_bytes: int | None = None
 ) -> list[Line]:
     """The lines of one pod. If the node does not answer, or the container never started, a line reports that."""
-    query = {"container": TRAINER_CONTAINER, "timestamps": "true", **({} if tail is None else {"tailLines": str(tail)})}
+    container = container_of(pod) or TRAINER_CONTAINER
+    query = {"container": container, "timestamps": "true", **({} if tail is None else {"tailLines": str(tail)})}
     if most_bytes is not None:
         query["limitBytes"] = str(most_bytes)
-    label = label_of(pod)
+    label = label_of(pod) if container == TRAINER_CONTAINER else f"{label_of(pod)}/{container}"
     try:
         async with turns:
             text = await connection.text(_path(connection, pod), **query)
@@ -61,7 +102,7 @@ async def _log(
 async def tails_of(connection: Connection, pods: Sequence[Object], *, lines: int, most_bytes: int) -> list[tuple[str, list[Line]]]:
     """The replica and the last lines of each pod that has started. If a log cannot be read, a line reports that."""
     turns = asyncio.Semaphore(AT_ONCE)
-    started = [pod for pod in pods if not is_pending(pod)]
+    started = [pod for pod in pods if container_of(pod)]
 
     async def tail(pod: Object) -> list[Line]:
         try:

@@ -9,31 +9,29 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from muster.explain.causes import CAUSES
+from muster.explain.cause import Cause
 from muster.explain.evidence import Evidence, Source
-from muster.explain.explain import filled
+from muster.explain.explain import filled, matches_of
 
 LONGEST = 1024  # characters of a message that the patterns search
+_MOST = 2
+"""Causes that are named. A message of the scheduler may have several."""
 _REPEATING = ("Unschedulable", "PodsRefused")
 """Causes whose sentence only repeats the text."""
 _QUOTED_IMAGE = re.compile(r'image \\?"(?P<image>[^"\\\s]+)')
 
 
 def brief(source: Source, reason: str, message: str) -> str:
-    """The sentence of the first cause that matches the text, such as `not enough nvidia.com/gpu is free`. Empty if there is none."""
+    """The sentences of the causes in the text, such as `not enough nvidia.com/gpu is free`. Empty if there is none."""
     return _brief(source, reason[:LONGEST], message[:LONGEST])  # a message may have the name of an image, of 64 KiB
 
 
 @lru_cache(maxsize=4096)  # the pods of a world wait for the same
 def _brief(source: Source, reason: str, message: str) -> str:
-    evidence = Evidence(source, reason, message)
-    for cause in CAUSES:
-        values = cause.values(evidence)
-        if values is None:
-            continue
-        if cause.id in _REPEATING:
-            return ""
-        image = _QUOTED_IMAGE.search(evidence.message)
-        sentence = filled(cause.sentence, {**values, "subject": "", "message": image["image"] if image else ""})
-        return " ".join(sentence.split())
-    return ""
+    matches = matches_of(Evidence(source, reason, message))
+    return "; ".join([_sentence(cause, values) for _, cause, values in matches if cause.id not in _REPEATING][:_MOST])
+
+
+def _sentence(cause: Cause, values: dict[str, str]) -> str:
+    image = _QUOTED_IMAGE.search(values["message"])
+    return filled(cause.sentence, {**values, "subject": "", "message": image["image"] if image else ""})

@@ -30,7 +30,7 @@ class Cause:
     """A row of the table of causes.
 
     Evidence from one of `sources` matches this cause if `pattern` is in its `reason: message`, or if `ends` has the signal or exit code of
-    the process. `sentence` and `remedy` may use `{subject}`, `{message}`, and the named groups of the pattern.
+    the process. `sentence` and `remedy` may use `{subject}`, `{message}`, `{logs}`, and the named groups of the pattern.
     """
 
     id: str
@@ -51,7 +51,7 @@ class Cause:
         if match is None and evidence.end not in self.ends:
             return None
         groups = dict.fromkeys(pattern.groupindex, "") if match is None else match.groupdict(default="")
-        return {"subject": evidence.subject, "message": evidence.message, **groups}
+        return {"subject": evidence.subject, "message": evidence.message, "logs": evidence.logs, **groups}
 
 
 _Row = tuple[str, str, str] | tuple[str, str, str, str] | tuple[str, str, str, str, tuple[str | int, ...]]

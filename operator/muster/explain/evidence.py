@@ -9,9 +9,10 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from muster.api.constants import INDEX_LABEL, ROLE_LABEL, TRAINER_CONTAINER
-from muster.api.status import FINAL_PHASES
+from muster.api.constants import INDEX_LABEL, ROLE_LABEL, SUPERVISOR_CONTAINER, TRAINER_CONTAINER
+from muster.api.status import FINAL_PHASES, Reason
 from muster.api.times import parse_time
+from muster.explain.nodes import with_named_taints
 from muster.explain.snapshot import Object, Snapshot
 from muster_contract.inputs import FETCHER
 
@@ -62,6 +63,8 @@ class Evidence:
     """Whether the job has gone on since this event."""
     end: str | int | None = None
     """The signal or exit code with which a process ended, if the reason does not explain more."""
+    logs: str = ""
+    """The command that shows the log of the subject. Empty for that of the whole job."""
 
     @property
     def text(self) -> str:
@@ -141,26 +144,36 @@ def _of_pods(snapshot: Snapshot) -> Iterator[Evidence]:
         if phase_of(snapshot.job) in FINAL_PHASES and is_running(pod):
             continue
         if is_pending(pod):
-            yield from _of_pending(pod)
+            yield from _of_pending(pod, snapshot)
             yield from _of_events(events.get(str(pod["metadata"].get("uid")), ()), pod)
         else:
             yield from _of_ended(pod)
 
 
-def _of_pending(pod: Object) -> Iterator[Evidence]:
+def _of_pending(pod: Object, snapshot: Snapshot) -> Iterator[Evidence]:
     label, status = label_of(pod), pod.get("status") or {}
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            yield Evidence(Source.SCHEDULING, str(condition.get("reason") or ""), str(condition.get("message") or ""), label)
+            message = with_named_taints(str(condition.get("message") or ""), pod, snapshot.nodes)
+            yield Evidence(Source.SCHEDULING, str(condition.get("reason") or ""), message, label)
     for container in _containers(status):
         waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") and waiting["reason"] not in _EVERYDAY:
             last = ((container.get("lastState") or {}).get("terminated") or {}).get("message") or ""
-            yield Evidence(Source.STARTING, waiting["reason"], f"{waiting.get('message') or ''} {last}".strip(), label)
+            message = f"{waiting.get('message') or ''} {last}".strip()
+            yield Evidence(Source.STARTING, waiting["reason"], message, label, logs=_log_of(pod, container))
     for container in status.get("initContainerStatuses") or ():
         ended = (container.get("state") or {}).get("terminated") or {}
         if ended.get("exitCode") and container.get("name") != FETCHER:  # the record of the attempt has its error
-            yield Evidence(Source.STARTING, "InitContainerFailed", _exit(container, ended), label)
+            yield Evidence(Source.STARTING, _init_failure(container), _exit(container, ended), label, logs=_log_of(pod, container))
+
+
+def _log_of(pod: Object, container: dict[str, Any]) -> str:
+    return f"kubectl logs {pod['metadata']['name']} -c {container.get('name')}"
+
+
+def _init_failure(container: dict[str, Any]) -> Reason:
+    return Reason.SUPERVISOR_NOT_COPIED if container.get("name") == SUPERVISOR_CONTAINER else Reason.INIT_CONTAINER_FAILED
 
 
 def _of_events(events: Iterable[Object], pod: Object) -> Iterator[Evidence]:
@@ -187,7 +200,8 @@ def _of_ended(pod: Object) -> Iterator[Evidence]:
     for container in _containers(status):
         ended = (container.get("state") or {}).get("terminated") or {}
         if ended.get("exitCode") and container.get("name") not in (TRAINER_CONTAINER, FETCHER):
-            yield Evidence(Source.CONTAINER, str(ended.get("reason") or "Error"), _exit(container, ended), label)
+            reason = str(ended.get("reason") or "Error")
+            yield Evidence(Source.CONTAINER, reason, _exit(container, ended), label, logs=_log_of(pod, container))
 
 
 def _of_claims(snapshot: Snapshot) -> Iterator[Evidence]:
@@ -226,7 +240,8 @@ def _of_attempts(job: Object) -> Iterator[Evidence]:
             newest = False
             reason, message = str(record.get("reason") or ""), str(record.get("message") or "")
             end = record.get("signal") or record.get("exitCode") if reason in _ENDS_OF_PROCESSES else None
-            yield Evidence(Source.ATTEMPT, reason, message, _where(record), is_past, end)
+            logs = f"muster logs {job['metadata'].get('name')} --attempt {record['attempt']}"
+            yield Evidence(Source.ATTEMPT, reason, message, _where(record), is_past, end, logs)
 
 
 def _where(record: dict[str, Any]) -> str:
@@ -239,7 +254,9 @@ def _of_end(job: Object) -> Iterator[Evidence]:
     failed = condition_of(job, "Failed")
     if failed.get("status") == "True":
         source = Source.STARTUP if failed.get("reason") == "StartupDeadlineExceeded" else Source.END
-        yield Evidence(source, str(failed.get("reason") or ""), str(failed.get("message") or ""))
+        yield Evidence(
+            source, str(failed.get("reason") or ""), str(failed.get("message") or ""), logs=f"muster logs {job['metadata']['name']}"
+        )
 
 
 def _of_conditions(snapshot: Snapshot) -> Iterator[Evidence]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from muster.explain.cause import Cause, Kind
 from muster.explain.causes import CAUSES
 from muster.explain.evidence import Evidence, evidence_in, phase_of
+from muster.explain.scheduler_message import decisive
 from muster.explain.snapshot import Snapshot
 from muster.explain.states import evidence_of_states
 from muster_contract.text import printable
@@ -52,35 +53,46 @@ class _Match:
 
 def explain(snapshot: Snapshot) -> Explanation:
     """The causes that apply, in order. A generic cause is omitted if a specific one explains the same evidence."""
-    matches: dict[tuple[str, bool], _Match] = {}
-    for order, evidence in enumerate([*evidence_of_states(snapshot), *evidence_in(snapshot)]):
-        match = first_match(evidence)
-        if match is None:
-            continue
-        index, finding = match
-        key = finding.cause.id, finding.is_past
-        entry = matches.setdefault(key, _Match(finding, (finding.is_past, index, order)))
-        if evidence.subject and evidence.subject not in entry.subjects:
-            entry.subjects.append(evidence.subject)
-    ordered = sorted(matches.values(), key=lambda match: match.rank)
-    findings = [Finding(**{**vars(each.finding), "subjects": tuple(each.subjects)}) for each in ordered]
     name = str(snapshot.job["metadata"]["name"])
+    matches: dict[tuple[str, bool], _Match] = {}
+    for order, each in enumerate([*evidence_of_states(snapshot), *evidence_in(snapshot)]):
+        evidence = each if each.logs else replace(each, logs=f"muster logs {name}")
+        for index, cause, values in matches_of(evidence):
+            match = _Match(_finding(evidence, cause, values), (evidence.is_past, index, order))
+            entry = matches.setdefault((cause.id, evidence.is_past), match)
+            if evidence.subject and evidence.subject not in entry.subjects:
+                entry.subjects.append(evidence.subject)
+    ordered = sorted(matches.values(), key=lambda match: match.rank)
+    findings = [replace(match.finding, subjects=tuple(match.subjects)) for match in ordered]
     return Explanation(name, phase_of(snapshot.job), tuple(_without_generic(findings)), snapshot.unreadable)
 
 
 def first_match(evidence: Evidence) -> tuple[int, Finding] | None:
     """The first cause that matches this evidence, with its place in the table."""
-    for index, cause in enumerate(CAUSES):
-        values = cause.values(evidence)
-        if values is not None:
-            return index, Finding(cause, filled(cause.sentence, values), filled(cause.remedy, values), evidence.is_past)
-    return None
+    found = matches_of(evidence)
+    return (found[0][0], _finding(evidence, *found[0][1:])) if found else None
+
+
+def matches_of(evidence: Evidence) -> list[tuple[int, Cause, dict[str, str]]]:
+    """The first cause for each reason in the evidence that counts, with its place in the table and the values for its sentence."""
+    each = (_match(replace(evidence, message=message)) for message in decisive(evidence.message))
+    by_place = {match[0]: match for match in each if match is not None}
+    return [by_place[place] for place in sorted(by_place)]
+
+
+def _match(evidence: Evidence) -> tuple[int, Cause, dict[str, str]] | None:
+    values = ((index, cause, cause.values(evidence)) for index, cause in enumerate(CAUSES))
+    return next(((index, cause, found) for index, cause, found in values if found is not None), None)
+
+
+def _finding(evidence: Evidence, cause: Cause, values: dict[str, str]) -> Finding:
+    return Finding(cause, filled(cause.sentence, values), filled(cause.remedy, values), evidence.is_past)
 
 
 def filled(template: str, values: dict[str, str]) -> str:
-    """The sentence or remedy of a cause with these values, on one line."""
+    """The sentence or remedy of a cause with these values, on one line. Parentheses and a colon without a value are left out."""
     shown = {name: printable(" ".join(value.split())) for name, value in values.items()}
-    text = template.format_map(shown).strip().removesuffix(":")
+    text = " ".join(template.format_map(shown).replace(" ()", "").split()).removesuffix(":")
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
@@ -108,8 +120,11 @@ def _without_generic(findings: Iterable[Finding]) -> list[Finding]:
 def _is_idle(finding: Finding, every: list[Finding]) -> bool:
     if finding.cause.id not in _GENERIC:
         return False
-    kinds = _GENERIC[finding.cause.id] or _BEFORE_STATES
-    return any(other.cause.kind in kinds and other.cause.id not in _GENERIC and other.is_past == finding.is_past for other in every)
+    kinds = _GENERIC[finding.cause.id]
+    others = [other.cause for other in every if other.is_past == finding.is_past]
+    if kinds is None:
+        return any(cause.kind in _BEFORE_STATES for cause in others)
+    return any(cause.kind in kinds and cause.id not in _GENERIC for cause in others)
 
 
 def as_lines(explanation: Explanation) -> list[str]:

@@ -243,7 +243,7 @@ PROGRAM: tuple[Cause, ...] = rows(
         "Segfault",
         r"Segmentation fault",
         "a process crashed in native code: {message}",
-        "see the logs: muster logs --previous; often two libraries in the image are incompatible",
+        "see the log: {logs}; often two libraries in the image are incompatible",
         ("SIGSEGV",),
     ),
     (
@@ -257,7 +257,7 @@ PROGRAM: tuple[Cause, ...] = rows(
         "Aborted",
         NEVER,
         "a process aborted itself: {message}",
-        "see the logs: muster logs --previous",
+        "see the log: {logs}",
         ("SIGABRT",),
     ),
     (
@@ -308,18 +308,18 @@ PROGRAM: tuple[Cause, ...] = rows(
         "ProgramFailed",
         r"^(?:UserError|RepeatedError|Error): (?P<what>.*)",
         "the training code failed ({subject}): {what}",
-        "see the traceback: muster logs --previous; correct the code and submit again",
+        "see the traceback: {logs}; correct the code and submit again",
     ),
     (
         "PeerLost",
         "{subject} lost a peer, and no replica reports the cause: {message}",
-        "see the logs of all ranks: muster logs --previous; look at the network and at the nodes",
+        "see the logs of all ranks: {logs}; look at the network and at the nodes",
     ),
     (
         "ProcessKilled",
         r"^ProcessKilled: (?P<what>.*)",
         "a process ended by a signal: {what}",
-        "see the logs: muster logs --previous",
+        "see the log: {logs}",
     ),
 )
 
@@ -348,7 +348,7 @@ GIVEN_UP: tuple[Cause, ...] = rows(
         "Failed",
         r"^(?P<what>.*)",
         "the job failed: {what}",
-        "see the logs: muster logs",
+        "see the log: {logs}",
     ),
 ) + rows(
     Kind.FAILED,

@@ -77,7 +77,7 @@ STATES: tuple[Cause, ...] = rows(
     (
         "InputsFetched",
         "{subject} is being fetched: {message}",
-        "wait; if there is no progress, see kubectl logs -c muster-inputs of a pod; a cache on the nodes makes later starts faster",
+        "wait; if there is no progress, see {logs}; a cache on the nodes makes later starts faster",
     ),
     (
         "ContainersStart",

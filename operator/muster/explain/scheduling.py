@@ -1,4 +1,7 @@
-"""Causes that keep pods from getting a node. The texts are those of kube-scheduler and the volume controllers."""
+"""Causes that keep pods from getting a node. The texts are those of kube-scheduler 1.30 to 1.37 and the volume controllers.
+
+A message of the scheduler that lists several reasons is divided first (see `scheduler_message`).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from muster.explain.cause import Cause, Kind, rows
 from muster.explain.evidence import Source
 
 _DEVICE = r"Insufficient (?P<resource>[\w.-]+/[\w.-]*\w)"
-_TAINT = r"untolerated taint(?! \{node-role)"
+_TAINT = r"untolerated taint \{(?!node-role)"
 
 SCHEDULING: tuple[Cause, ...] = rows(
     Kind.SCHEDULING,
@@ -37,24 +40,26 @@ SCHEDULING: tuple[Cause, ...] = rows(
     ),
     (
         "ClaimLost",
-        "the volume of claim {subject} is gone: the claim is Lost",
+        r"^ClaimLost: (?P<name>\S+)|bound to non-existent pv",
+        "the volume of the claim {name} is gone",
         "restore the volume, or create the claim again and start over without its data",
     ),
     (
         "ClaimUnbound",
-        r"unbound immediate PersistentVolumeClaims|^ClaimPending|waiting for a volume|didn't find available persistent volumes",
-        "the claim {subject} has no volume yet",
+        r"unbound immediate PersistentVolumeClaims|^ClaimPending: (?P<name>\S+)|waiting for a volume"
+        r"|didn't find available persistent volumes|did not have enough free storage",
+        "the claim {name} has no volume yet",
         "see kubectl describe pvc: the storage driver may be down, or no volume fits size, class and access mode",
     ),
     (
         "VolumeElsewhere",
-        r"volume node affinity conflict",
+        r"volume node affinity conflict|PersistentVolume's node affinity|no available volume zone|plugin\S* \[Volume",
         "the volume can be used only in a zone or on a node that has no room for the pods",
         "use a ReadWriteMany claim, a volume in the right zone, or a nodeSelector in roles.*.template",
     ),
     (
         "VolumeInUse",
-        r"Multi-Attach error for volume|ReadWriteOncePod access mode",
+        r"Multi-Attach error for volume|ReadWriteOncePod access mode|had no available disk",
         "the volume is attached to another node or pod, and its claim is not ReadWriteMany",
         "use a ReadWriteMany claim, keep the pods on one node with a podAffinity, or end the other pod",
     ),
@@ -158,11 +163,17 @@ SCHEDULING: tuple[Cause, ...] = rows(
         "add the toleration in roles.*.template: kubectl describe node shows the taint",
     ),
     (
+        "Tainted",
+        r"untolerated taint(?:\(s\)| \{(?!node-role\.kubernetes\.io/(?:control-plane|master))(?P<taint>[^}]*)\}?)",
+        "the nodes are tainted ({taint}), and the pods do not tolerate it",
+        "add the toleration in roles.*.template: kubectl describe node shows the taint; or remove the taint from nodes of the job",
+    ),
+    (
         "DevicesTaken",
         _DEVICE,
         "not enough {resource} is free",
         "wait for other jobs to end, ask for fewer replicas, or make the job elastic so that it starts with fewer; "
-        "where no node offers {resource}, install its device plugin",
+        "if no node offers {resource}, install its device plugin; if nodes with it are tainted, add the toleration in roles.*.template",
     ),
     (
         "MemoryTaken",
@@ -195,14 +206,8 @@ SCHEDULING: tuple[Cause, ...] = rows(
         "end other pods, add nodes, or raise maxPods of the kubelets",
     ),
     (
-        "Tainted",
-        r"untolerated taint(?:\(s\)| \{(?!node-role\.kubernetes\.io/(?:control-plane|master))(?P<taint>[^}]*)\}?)",
-        "the nodes are tainted ({taint}), and the pods do not tolerate it",
-        "add the toleration in roles.*.template, or remove the taint from nodes that the job may use",
-    ),
-    (
         "NodeSelector",
-        r"didn't match Pod's node affinity/selector",
+        r"didn't match (?:Pod's node affinity/selector|scheduler-enforced node affinity)|plugin\S* \[NodeAffinity",
         "no free node has the labels that the pods ask for",
         "correct nodeSelector or nodeAffinity in roles.*.template (for TPUs: options.tpu), or label nodes: kubectl get nodes --show-labels",
     ),
@@ -232,7 +237,7 @@ SCHEDULING: tuple[Cause, ...] = rows(
     ),
     (
         "DeviceClaim",
-        r"resourceclaim|cannot allocate all claims",
+        r"resource ?claim|cannot allocate all claims|device class \S+ does not exist|cannot fit resource|device binding",
         "the devices of a ResourceClaim cannot be allocated: {message}",
         "see kubectl get resourceclaims and resourceslices; the driver may be missing",
     ),

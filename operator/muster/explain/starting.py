@@ -139,16 +139,22 @@ STARTING: tuple[Cause, ...] = rows(
         "correct in roles.*.template what the message names",
     ),
     (
+        "SupervisorNotCopied",
+        r"^SupervisorNotCopied: (?P<what>.*)",
+        "the supervisor could not be copied into the image of the job: {what}",
+        "see the log: {logs}; perhaps the images of the operator and of the job have different versions",
+    ),
+    (
         "InitContainerFailed",
-        r"InitContainerFailed: (?P<what>.*)|init container (?P<more>\S+ ended with .*)",
-        "an init container failed: {what}{more}",
-        "see its log: kubectl logs -c NAME; perhaps the images of the operator and of the job have different versions",
+        r"^InitContainerFailed: (?P<what>.*)",
+        "an init container of the job failed: {what}",
+        "see its log: {logs}; correct the container in roles.*.template",
     ),
     (
         "SideCarCrashes",
         r"CrashLoopBackOff: (?P<what>.*)",
         "a container crashes again and again: {what}",
-        "see its log: kubectl logs -c NAME --previous",
+        "see its log: {logs} --previous",
     ),
     (
         "ContainerConfig",

@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from muster.api.constants import CONTROLLER, JOB_NAME_LABEL
-from muster.api.quantity import amount_of
 from muster.api.spec import TrainingJobSpec
 from muster.api.status import FINAL_PHASES
 from muster.explain.evidence import (
@@ -24,6 +23,7 @@ from muster.explain.evidence import (
     status_of,
     time_of,
 )
+from muster.explain.nodes import offered_by, requests_of
 from muster.explain.snapshot import Object, Snapshot
 from muster_contract.environment import NAMES
 from muster_contract.inputs import amount as shown_bytes
@@ -125,8 +125,8 @@ def _size(snapshot: Snapshot) -> Iterator[Evidence]:
     for pod in snapshot.pods:
         if pod["spec"].get("nodeName") or not is_pending(pod):
             continue
-        for resource, requested in sorted(_requests(pod).items()):
-            largest = max((_number((node["status"].get("allocatable") or {}).get(resource, "0")) for node in snapshot.nodes), default=0.0)
+        for resource, requested in sorted(requests_of(pod).items()):
+            largest = max((offered_by(node, resource) for node in snapshot.nodes), default=0.0)
             if 0 < largest < requested:
                 message = f"{label_of(pod)} requests {_amount(requested)} of {resource}, and the largest node has {_amount(largest)}"
                 yield _state("NeverFits", message, label_of(pod))
@@ -143,9 +143,9 @@ def _claims(snapshot: Snapshot) -> Iterator[Evidence]:
         if claim is None:
             yield _state("ClaimNotFound", f"there is no claim {name} in this namespace", name)
         elif phase == "Lost":
-            yield _state("ClaimLost", subject=name)
+            yield _state("ClaimLost", name, name)
         elif phase == "Pending" and _unscheduled(snapshot):
-            yield _state("ClaimPending", subject=name)
+            yield _state("ClaimPending", name, name)
 
 
 def _unscheduled(snapshot: Snapshot) -> bool:
@@ -316,21 +316,6 @@ def _state(reason: str, message: str = "", subject: str = "") -> Evidence:
 def _age(obj: Object, snapshot: Snapshot) -> float:
     created = time_of(obj["metadata"].get("creationTimestamp"))
     return (snapshot.now - created).total_seconds() if created else 0.0
-
-
-def _requests(pod: Object) -> dict[str, float]:
-    """The sum of the requests of a pod's containers. A container without a request counts with its limit."""
-    total: dict[str, float] = {}
-    for container in pod["spec"].get("containers") or ():
-        resources: dict[str, Any] = container.get("resources") or {}
-        for name, amount in {**(resources.get("limits") or {}), **(resources.get("requests") or {})}.items():
-            total[name] = total.get(name, 0.0) + _number(amount)
-    return total
-
-
-def _number(quantity: object) -> float:
-    """A Kubernetes quantity as a number, or 0 if it is none."""
-    return float(amount_of(quantity) or 0)
 
 
 def _amount(number: float) -> str:

@@ -21,9 +21,11 @@ from muster.api.constants import (
     JOB_NAME_LABEL,
     ROLE_LABEL,
     STANDBY_LABEL,
+    SUPERVISOR_CONTAINER,
     TRAINER_CONTAINER,
 )
 from muster.api.spec import ROLE_NAME, RoleName
+from muster.api.status import Reason
 from muster.api.times import parse_time
 from muster.control.cluster import Child, Object, owner_of
 from muster.explain.brief import brief
@@ -196,8 +198,14 @@ def _reason_and_message(status: Mapping[str, Any], *, state: Mapping[str, Any], 
     if phase is ReplicaPhase.PENDING:
         return _waits_for(status, state)
     termination = (state.get("terminated") or {}).get("message") or ""
-    message = status.get("message") or (_end_of(termination) if _last_words(termination) is None else "") or _failed_init(status)
-    return status.get("reason") or "", message.strip()
+    reason, message = (
+        status.get("reason") or "",
+        status.get("message") or (_end_of(termination) if _last_words(termination) is None else ""),
+    )
+    init = _failed_init(status)
+    if init and not reason and not state.get("terminated"):
+        return init[0], (message or init[1]).strip()
+    return reason, message.strip()
 
 
 def _end_of(text: str) -> str:
@@ -236,12 +244,14 @@ def _cause_of_wait(reason: str, message: str, *, has_node: bool) -> str:
     return printable(f"{shown}: {cause}") if cause else ""
 
 
-def _failed_init(status: Mapping[str, Any]) -> str:
+def _failed_init(status: Mapping[str, Any]) -> tuple[Reason, str] | None:
+    """Which init container failed, and how it ended."""
     for each in status.get("initContainerStatuses") or ():
         ended = (each.get("state") or {}).get("terminated") or {}
         if ended.get("exitCode"):
-            return f"init container {each.get('name')} ended with {ended['exitCode']}: {ended.get('message') or ended.get('reason', '')}"
-    return ""
+            reason = Reason.SUPERVISOR_NOT_COPIED if each.get("name") == SUPERVISOR_CONTAINER else Reason.INIT_CONTAINER_FAILED
+            return reason, f"container {each.get('name')} ended with {ended['exitCode']}: {ended.get('message') or ended.get('reason', '')}"
+    return None
 
 
 def _failed_fetch(status: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -18,6 +18,7 @@ from muster.api.constants import (
     KIND,
     ROLE_LABEL,
     STANDBY_LABEL,
+    SUPERVISOR_CONTAINER,
     TRAINER_CONTAINER,
 )
 from muster.api.job import TrainingJob
@@ -52,7 +53,6 @@ from muster_contract.inputs import FETCHER
 SECONDS_AFTER_GRACE = 15
 """Seconds from the end of the grace period until the pod is killed. Last words are written and side-cars end in this time."""
 
-SUPERVISOR_CONTAINER = "muster-supervisor"
 _OUR_CONTAINERS = (SUPERVISOR_CONTAINER, FETCHER)
 _NO_DEVICES = ("cpu", "memory", "ephemeral-storage")
 MOST_EXCLUDED = 50

@@ -89,10 +89,10 @@ TABLE: list[tuple[str, Source, str, str]] = [
     ("StorageClassMissing", L, "ProvisioningFailed", 'storageclass.storage.k8s.io "fast" not found'),
     ("NoDefaultStorageClass", L, "FailedBinding", "no persistent volumes available for this claim and no storage class is set"),
     ("ProvisioningFailed", L, "ProvisioningFailed", "failed to provision volume: rpc error: code = ResourceExhausted desc = quota"),
-    ("ClaimLost", T, "ClaimLost", ""),
+    ("ClaimLost", T, "ClaimLost", "data"),
     ("ClaimUnbound", S, "Unschedulable", NODES + "pod has unbound immediate PersistentVolumeClaims" + END),
     ("ClaimUnbound", S, "Unschedulable", NODES + "3 node(s) didn't find available persistent volumes to bind" + END),
-    ("ClaimUnbound", T, "ClaimPending", ""),
+    ("ClaimUnbound", T, "ClaimPending", "data"),
     ("VolumeElsewhere", S, "Unschedulable", NODES + "5 node(s) had volume node affinity conflict" + END),
     ("VolumeInUse", B, "FailedAttachVolume", 'Multi-Attach error for volume "pvc-1" Volume is already used by pod(s) digits-worker-0'),
     (
@@ -214,8 +214,10 @@ TABLE: list[tuple[str, Source, str, str]] = [
     ("NodeFull", C, "OutOfcpu", "Node didn't have enough resource: cpu, requested: 4000, used: 3000, capacity: 6000"),
     ("NodeFull", A, "StartFailed", "Pod was rejected: OutOfnvidia.com/gpu"),
     ("NodeRejected", C, "NodeAffinity", "Pod was rejected: Predicate NodeAffinity failed"),
-    ("InitContainerFailed", B, "InitContainerFailed", "container supervisor ended with 1: no space"),
-    ("InitContainerFailed", A, "StartFailed", "init container supervisor ended with 1: Error"),
+    ("InitContainerFailed", B, "InitContainerFailed", "container fetch-data ended with 1: no space"),
+    ("InitContainerFailed", A, "InitContainerFailed", "container fetch-data ended with 1: Error"),
+    ("SupervisorNotCopied", B, "SupervisorNotCopied", "container muster-supervisor ended with 1: no space"),
+    ("SupervisorNotCopied", A, "SupervisorNotCopied", "container muster-supervisor ended with 1: Error"),
     ("SideCarCrashes", B, "CrashLoopBackOff", "back-off 40s restarting failed container=proxy"),
     ("ContainerConfig", B, "CreateContainerError", "context deadline exceeded"),
     ("ImagePulling", T, "ImagePulling", 'Pulling image "own:1", for 90 s'),
@@ -369,7 +371,7 @@ def test_ids_are_unique_and_sentences_use_only_groups_of_the_pattern() -> None:
     assert len({cause.id for cause in CAUSES}) == len(CAUSES)
     for cause in CAUSES:
         used = set(re.findall(r"\{(\w+)\}", cause.sentence + cause.remedy))
-        assert used <= {"subject", "message", *re.compile(cause.pattern).groupindex}, cause.id
+        assert used <= {"subject", "message", "logs", *re.compile(cause.pattern).groupindex}, cause.id
 
 
 def test_causes_are_sorted_by_kind() -> None:

@@ -321,3 +321,28 @@ def test_events_of_many_pods_are_not_compared_with_each_pod() -> None:
     calls_of_events(8)  # fills caches
     few, many = calls_of_events(32), calls_of_events(256)
     assert many < 12 * few, (few, many)
+
+
+def failed_init(name: str) -> dict[str, Any]:
+    ended = {"name": name, "state": {"terminated": {"exitCode": 3, "reason": "Error"}}}
+    return {
+        "phase": "Failed",
+        "initContainerStatuses": [ended],
+        "containerStatuses": [{"name": "trainer", "state": {"waiting": {"reason": "PodInitializing"}}}],
+    }
+
+
+@pytest.mark.parametrize(("container", "cause"), [("fetch-data", "InitContainerFailed"), ("muster-supervisor", "SupervisorNotCopied")])
+def test_a_failed_init_container_is_named_with_the_command_for_its_log(container: str, cause: str) -> None:
+    [finding] = explain(of(STARTING, pod(node="n", status=failed_init(container)))).findings
+    assert finding.cause.id == cause
+    assert container in finding.sentence
+    assert f"kubectl logs digits-worker-0 -c {container}" in finding.remedy
+    assert ("versions" in finding.remedy) == (cause == "SupervisorNotCopied")
+
+
+def test_a_failed_attempt_names_the_command_for_its_log_also_if_it_is_the_first() -> None:
+    error = {"attempt": 0, "class": "Application", "reason": "UserError", "message": "ValueError: x", "replica": "worker-0"}
+    failed, *_ = explain(of({"phase": "Recovering", "attempts": [error]})).findings
+    assert failed.cause.id == "ProgramFailed"
+    assert "muster logs digits --attempt 0" in failed.remedy

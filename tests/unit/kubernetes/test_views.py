@@ -133,6 +133,14 @@ def test_the_reason_why_a_pod_is_pending_is_read_unless_it_is_common() -> None:
     assert view(init).reason == "ErrImagePull"
 
 
+@pytest.mark.parametrize(("container", "reason"), [("fetch-data", "InitContainerFailed"), ("muster-supervisor", "SupervisorNotCopied")])
+def test_a_failed_init_container_is_the_reason_of_its_pod(container: str, reason: str) -> None:
+    ended = {"exitCode": 3, "reason": "Error"}
+    failed = view({"phase": "Failed", "initContainerStatuses": [{"name": container, "state": {"terminated": ended}}]})
+    assert (failed.phase, failed.reason) == (ReplicaPhase.FAILED, reason)
+    assert container in failed.message
+
+
 @pytest.mark.parametrize(
     ("condition", "status", "node", "unschedulable", "placed"),
     [

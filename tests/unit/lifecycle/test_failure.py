@@ -35,6 +35,8 @@ SICK: dict[str, Any] = {"unhealthy_devices": ("nvidia.com/gpu GPU-3",)}
         (replica(phase="Failed", exit_code=1, last_words=words(0)), APPLICATION, Reason.USER_ERROR),
         (replica(phase="Failed", exit_code=20, report=report(lastWords={"code": 20})), INFRASTRUCTURE, Reason.PEER_LOST),
         (replica(phase="Failed"), INFRASTRUCTURE, Reason.START_FAILED),
+        (replica(phase="Failed", reason="InitContainerFailed"), INFRASTRUCTURE, Reason.INIT_CONTAINER_FAILED),
+        (replica(phase="Failed", reason="SupervisorNotCopied"), INFRASTRUCTURE, Reason.SUPERVISOR_NOT_COPIED),
         (replica(phase="Failed", exit_code=137, oom_killed=True), APPLICATION, Reason.OUT_OF_MEMORY),
         (replica(phase="Failed", exit_code=137, reason="Evicted"), PREEMPTION, Reason.EVICTED),
         (replica(phase="Failed", reason="NodeLost"), PREEMPTION, Reason.NODE_LOST),

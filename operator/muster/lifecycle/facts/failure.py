@@ -38,7 +38,8 @@ _POD_REASONS = {
 """Reasons that the kubelet and the node controller set on pods that they remove. The last three come from graceful node shutdown."""
 
 DEVICE_REASONS = frozenset({Reason.DEVICE_UNHEALTHY, Reason.DEVICE_TAINTED})
-_EXPLAINED_BY_A_DEVICE = frozenset({Reason.USER_ERROR, Reason.PEER_LOST, Reason.PROCESS_KILLED, Reason.START_FAILED})
+_FAILED_INIT = frozenset({Reason.INIT_CONTAINER_FAILED, Reason.SUPERVISOR_NOT_COPIED})
+_EXPLAINED_BY_A_DEVICE = frozenset({Reason.USER_ERROR, Reason.PEER_LOST, Reason.PROCESS_KILLED, Reason.START_FAILED, *_FAILED_INIT})
 """Reasons that an unhealthy device explains. Frameworks raise an ordinary error when they lose a device."""
 
 _PRECEDENCES = {Reason.NODE_LOST: 3, Reason.PEER_LOST: 4}
@@ -272,7 +273,8 @@ def _own_cause(view: ReplicaView, words: LastWords | None, code: int | None) -> 
 def _exited(view: ReplicaView, code: int | None, message: str) -> Cause:
     if code is None:
         message = message or view.reason or "its container never started"
-        return _cause(view, FailureClass.INFRASTRUCTURE, Reason.START_FAILED, message=message)
+        reason = Reason(view.reason) if view.reason in _FAILED_INIT else Reason.START_FAILED
+        return _cause(view, FailureClass.INFRASTRUCTURE, reason, message=message)
     if code > SIGNAL_BASE:
         failure_class = FailureClass.INFRASTRUCTURE if code in _FROM_OUTSIDE else FailureClass.APPLICATION
         return _cause(view, failure_class, Reason.PROCESS_KILLED, message=message or f"ended by signal {code - SIGNAL_BASE}")

@@ -1,0 +1,108 @@
+"""Which logs `muster logs` reads, and what it says while there is nothing to read."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from muster.client import errors, logs
+from muster.client.connection import Connection
+from muster.client.log_lines import Selection
+from muster.client.logs import container_of, logs_of, wait_for_job
+from tests.support.texts import absent
+
+JOB = {"metadata": {"name": "digits", "namespace": "team", "uid": "j"}, "status": {"attempt": 1, "attempts": []}}
+
+
+def pod(index: int = 0, *, attempt: int = 0, trainer: dict[str, Any] | None = None, **inits: dict[str, Any]) -> dict[str, Any]:
+    labels = {"muster.dev/role": "worker", "muster.dev/index": str(index), "muster.dev/attempt": str(attempt)}
+    return {
+        "metadata": {"name": f"digits-worker-{index}", "namespace": "team", "uid": f"p{index}", "labels": labels},
+        "spec": {"containers": [{"name": "trainer"}]},
+        "status": {
+            "phase": "Pending",
+            "containerStatuses": [{"name": "trainer", "state": trainer or {"waiting": {"reason": "PodInitializing"}}}],
+            "initContainerStatuses": [{"name": name, "state": state} for name, state in inits.items()],
+        },
+    }
+
+
+WAITS: dict[str, Any] = {"waiting": {"reason": "PodInitializing"}}
+RUNS: dict[str, Any] = {"running": {}}
+DONE: dict[str, Any] = {"terminated": {"exitCode": 0}}
+FAILED: dict[str, Any] = {"terminated": {"exitCode": 3}}
+
+
+@pytest.mark.parametrize(
+    ("started", "container"),
+    [
+        pytest.param(pod(trainer=RUNS, fetch=DONE), "trainer", id="the trainer runs"),
+        pytest.param(pod(fetch=FAILED, later=WAITS), "fetch", id="an init container failed"),
+        pytest.param(pod(first=DONE, second=RUNS, third=WAITS), "second", id="an init container runs"),
+        pytest.param(pod(first=FAILED, second=RUNS), "first", id="a failed one beside a native side-car"),
+        pytest.param(pod(fetch=WAITS), None, id="nothing has started"),
+        pytest.param(pod(), None, id="there are no init containers"),
+    ],
+)
+def test_the_log_is_that_of_the_trainer_or_of_the_init_container_that_holds_it_up(started: dict[str, Any], container: str | None) -> None:
+    assert container_of(started) == container
+
+
+class Cluster:
+    """The answers of an API server. The job appears after `absent_for` requests."""
+
+    namespace = "team"
+
+    def __init__(self, *pods: dict[str, Any], absent_for: int = 0) -> None:
+        self.pods, self.absent_for = pods, absent_for
+
+    async def get(self, path: str) -> dict[str, Any]:
+        if self.absent_for and path.endswith("trainingjobs/digits"):
+            self.absent_for -= 1
+            raise errors.NotFoundError("not found")
+        return JOB
+
+    async def items(self, _path: str, **_query: str) -> list[dict[str, Any]]:
+        return list(self.pods)
+
+    async def text(self, _path: str, **query: str) -> str:
+        return f"2030-01-01T00:00:01Z from {query['container']}\n"
+
+
+def connection(cluster: Cluster) -> Connection:
+    return cast("Connection", cluster)
+
+
+def read(*pods: dict[str, Any], attempt: int | None = None) -> list[str]:
+    job = {**JOB, "status": {"attempts": [{"attempt": number, "startTime": "2030-01-01T00:00:00Z"} for number in (0, 1)]}}
+    return [str(line) for line in asyncio.run(logs_of(connection(Cluster(*pods)), job, Selection(attempt=attempt)))]
+
+
+def test_the_log_of_a_failed_init_container_names_the_container() -> None:
+    assert read(pod(fetch=FAILED)) == ["[worker-0/fetch] from fetch"]
+
+
+@pytest.mark.parametrize(
+    ("pods", "attempt", "words"),
+    [
+        pytest.param((), None, ("has no pods", "muster explain digits"), id="no pods"),
+        pytest.param((pod(),), None, ("no container of digits has started", "muster explain digits"), id="nothing has started"),
+        pytest.param((pod(attempt=1, trainer=RUNS),), 0, ("attempt 0", "gone", "muster logs digits"), id="an attempt whose pods are gone"),
+    ],
+)
+def test_without_a_log_the_error_says_why(pods: tuple[dict[str, Any], ...], attempt: int | None, words: tuple[str, ...]) -> None:
+    with pytest.raises(errors.RefusedError) as refused:
+        read(*pods, attempt=attempt)
+    assert absent(str(refused.value), *words) == []
+
+
+def test_following_waits_for_the_job_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "POLL_SECONDS", 0.0)
+    notes: list[str] = []
+    cluster = Cluster(absent_for=4)
+    asyncio.run(wait_for_job(connection(cluster), "digits", note=notes.append))
+    assert cluster.absent_for == 0
+    [note] = notes
+    assert absent(note, "digits", "team", "waiting for it") == []
