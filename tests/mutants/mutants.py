@@ -605,6 +605,20 @@ BY_UNIT_TESTS: tuple[Mutant, ...] = (
         SILENCE,
     ),
     _unit(
+        "any-commit-is-a-fence",
+        "a program that writes its own checkpoints is replaced while it may still write",
+        "muster.lifecycle.facts.facts:parse_checkpoint_name",
+        _always(True),
+        SILENCE,
+    ),
+    _unit(
+        "own-loop-without-a-fence",
+        "a program that saves with the library waits for five minutes if a node is lost",
+        "muster.lifecycle.facts.facts:parse_checkpoint_name",
+        _always(None),
+        SILENCE,
+    ),
+    _unit(
         "held-report-is-silence",
         "a spare that waits as it should takes no place",
         "muster.lifecycle.facts.silence:_silent_after",

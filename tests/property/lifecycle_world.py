@@ -24,6 +24,7 @@ from muster.lifecycle.policy import Policy
 from muster.lifecycle.state import has_failed_without_successor, is_open
 from muster.lifecycle.transition.fence import member_to_start
 from muster.strategies.registry import strategy_of
+from muster_contract.checkpoint_layout import Fence, checkpoint_name
 from muster_contract.events import Commit, Resumed
 from muster_contract.reports import LastWords, Marks, Progress, Report
 
@@ -117,9 +118,11 @@ class Pod:
 class World:
     """Truth. `job` is what the API server holds; everything the caller sees comes from here, late or at once."""
 
-    def __init__(self, spec: dict[str, Any], *, in_place: bool = False, gang: bool = False) -> None:
-        """`gang`: a scheduler places the pods of a world. Else each has a node at once."""
+    def __init__(self, spec: dict[str, Any], *, in_place: bool = False, gang: bool = False, library: bool = False) -> None:
+        """`gang`: a scheduler places the pods of a world. Else each has a node at once. `library`: a program commits through the library,
+        which puts the fence of the attempt into the name of each commit."""
         self.now = START
+        self.library = library
         self.in_place = in_place
         self.job = TrainingJob.model_validate(
             {"metadata": {"name": "digits", "uid": "job-uid", "creationTimestamp": "2026-11-21T10:00:00Z"}, "spec": spec}
@@ -142,6 +145,8 @@ class World:
         self.created_for: set[int] = set()
         self.steps: dict[int, int] = {}
         self.commit = 0
+        self.path = ""
+        """The folder of the newest commit."""
         self.spans: dict[str, str | None] = {}
         """The key of each span of the job's trace, and that of its parent."""
 
@@ -456,8 +461,10 @@ class World:
         step = self.steps.get(attempt, self.commit) + steps
         self.steps[attempt] = step
         before = next((report.resumed for report in speaker.sent if report.attempt == attempt and report.resumed), None)
-        resumed = before or Resumed(committed_step=self.commit or None, step=self.commit)
-        self.commit = step if commit else self.commit
+        resumed = before or Resumed(committed_step=self.commit or None, step=self.commit, path=self.path or None)
+        if commit:
+            self.commit = step
+            self.path = checkpoint_name(step, Fence(START, attempt)) if self.library else f"step-{step}"
         now = self.now.timestamp()
         speaker.sent.append(
             Report(
@@ -469,7 +476,7 @@ class World:
                 sequence=len(speaker.sent),
                 phase="Training",
                 progress=Progress(step=step, total_steps=1000, loss="0.5", updated_at=self.now.timestamp()),
-                checkpoint=Commit(step=self.commit, path=f"step-{self.commit}", seconds=9) if self.commit else None,
+                checkpoint=Commit(step=self.commit, path=self.path, seconds=9) if self.commit else None,
                 resumed=resumed,
                 marks=Marks(restoring=now - 7, resumed=now + 90, stepped=now),  # by a clock that is off
                 saved_seconds=step / 3,
@@ -688,13 +695,14 @@ class World:
     def _justify_known(self, pod: Pod, failure_class: FailureClass) -> None:
         """What befalls a pod, in the attempt that it has come to, and in the one that a leader thinks it in who has not heard of that. The
         leader may hear of its acknowledgement and of this at once."""
-        known = pod.view.report.attempt if pod.view.report else pod.view.attempt
+        report = pod.view.report
+        known = {report.attempt, report.startable_attempt or report.attempt} if report else {pod.view.attempt}
         if self.stands_by(pod):
             return
         status = self.job.status
         member = status.world.member_of.get(pod.view.uid) if status.world else None
         before = {status.attempt - 1} if member and member.awaited else set()
-        for attempt in {self.belongs(pod)} if self.unaffected(pod) else {pod.attempt, known, *before}:
+        for attempt in {self.belongs(pod)} if self.unaffected(pod) else {pod.attempt, *known, *before}:
             self._justify(attempt, failure_class)
 
     def _justify(self, attempt: int, failure_class: FailureClass) -> None:
@@ -842,7 +850,8 @@ def check_devices(world: World, old: TrainingJobStatus, new: TrainingJobStatus, 
 
 def _check_left_behind(world: World, old: TrainingJobStatus, new: TrainingJobStatus) -> None:
     """Only a pod that does not answer or is overdue is left behind, and only if a fence keeps it from doing harm."""
-    fenced = world.job.spec.trainer.task is not None and strategy_of(world.job.spec.strategy).moves
+    has_fences = world.job.spec.trainer.task is not None or (world.library and world.commit > 0)
+    fenced = has_fences and strategy_of(world.job.spec.strategy).moves
     check(fenced or not new.left_behind, "left behind", f"{new.left_behind} are left behind, and no fence stops them")
     known = {each.uid for each in old.left_behind}
     for each in new.left_behind:
