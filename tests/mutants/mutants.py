@@ -415,6 +415,20 @@ MUTANTS: tuple[Mutant, ...] = (
         _always(True),
     ),
     _mutant(
+        "shortened-while-it-saves",
+        "a replica that is asked to stop gets ten seconds for a save that takes a minute",
+        "observed",
+        "ReplicaView.only_side_cars_run",
+        lambda original: property(lambda self: self.deleting is not None),
+    ),
+    _mutant(
+        "side-cars-of-init-containers-stay",
+        "a job that has ended holds its devices as long as a side-car ignores the kubelet",
+        "transition.clean_up",
+        "_closed_at",
+        _always(None),
+    ),
+    _mutant(
         "left-behind-without-a-fence",
         "a program without a fence is replaced while it may still write",
         "facts.facts",

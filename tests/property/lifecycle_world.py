@@ -14,7 +14,7 @@ from muster.api.spec import CHIEF, EVALUATOR, PS, WORKER
 from muster.api.status import MAX_ATTEMPT_RECORDS, AttemptRecord, ConditionType, FailureClass, Phase, Reason, TrainingJobStatus
 from muster.control.admission import readable_status
 from muster.control.spans import JOB, spans_between
-from muster.lifecycle.actions import Action, CreateReplica, Decision, DeleteJob, DeleteReplica, EnsureService, LookLive
+from muster.lifecycle.actions import SIDE_CAR_SECONDS, Action, CreateReplica, Decision, DeleteJob, DeleteReplica, EnsureService, LookLive
 from muster.lifecycle.decide import decide
 from muster.lifecycle.facts import gang
 from muster.lifecycle.facts.devices import DEVICE_TAINT
@@ -32,6 +32,7 @@ START = datetime(2026, 11, 21, 10, 0, 0, tzinfo=UTC)
 POLICY = Policy()
 HISTORY = 40
 GRACE = timedelta(seconds=30)
+SIDE_CARS = timedelta(seconds=SIDE_CAR_SECONDS)
 PREEMPTION, INFRASTRUCTURE, APPLICATION = FailureClass.PREEMPTION, FailureClass.INFRASTRUCTURE, FailureClass.APPLICATION
 
 
@@ -405,7 +406,8 @@ class World:
             reason=end.reason,
             oom_killed=end.oom,
             empty=int(pod.view.uid.removeprefix("uid-")) % 3 == 0,
-            lingers=int(pod.view.uid.removeprefix("uid-")) % 3 == 1,  # with a side-car that runs on
+            lingers=int(pod.view.uid.removeprefix("uid-")) % 6 == 1,  # with a side-car that runs on
+            closing=int(pod.view.uid.removeprefix("uid-")) % 6 == 4,  # with one among the init containers that ignores the kubelet
             disruption=end.disruption or pod.view.disruption,
         )
 
@@ -674,14 +676,23 @@ class World:
             del self.pods[action.name]
             self._remember()
         elif pod.view.deleting is None:
-            self._change(action.name, deleting=self.now, due=self.now + GRACE)
+            self._change(action.name, deleting=self.now, due=self.now + min(GRACE, self._grace_of(action)))
+        elif pod.view.due:
+            allowed = seen_as.deleting is None or seen_as.only_side_cars_run
+            check(allowed, "grace", f"the grace period of {action.name} gets shorter, and its trainer may save")
+            self._change(action.name, due=min(pod.view.due, pod.view.deleting + self._grace_of(action)))
+
+    @staticmethod
+    def _grace_of(action: DeleteReplica) -> timedelta:
+        return GRACE if action.grace_seconds is None else timedelta(seconds=action.grace_seconds)
 
     def _must_be_kept(self, replicas: tuple[ReplicaView, ...], standing_by: tuple[ReplicaView, ...], *, decided: TrainingJobStatus) -> bool:
         """Whether the pod's log is to stay: by the policy, after the job's end; in a back-off, where nothing else needs the name."""
         policy = self.job.spec.clean_pod_policy
         ended = any(view.phase.ended and not view.lingers for view in (*replicas, *standing_by))
         if decided.phase.final:
-            return policy == "None" or (policy == "Running" and ended)
+            outstays = any(view.closing and view.finished and self.now >= view.finished + SIDE_CARS for view in (*replicas, *standing_by))
+            return policy == "None" or (policy == "Running" and ended and not outstays)
         waits = decided.next_attempt_time is not None and self.now < decided.next_attempt_time
         return ended and waits and not self.job.spec.suspend and not standing_by
 
@@ -1025,7 +1036,7 @@ def _stays_final(world: World) -> None:
         world.pass_time(31)
     status = world.job.status
     stays = world.job.spec.clean_pod_policy == "None"
-    running = (pod for pod in world.pods.values() if not pod.view.phase.ended or (pod.view.lingers and not stays))
+    running = (pod for pod in world.pods.values() if not pod.view.phase.ended or (pod.view.only_side_cars_run and not stays))
     left = [pod.view.name for pod in running if not stays or (world.in_place and pod.lives)]
     check(not left, "cleaned up", f"{left} still run after the job has ended")
     for _ in range(10):

@@ -218,7 +218,7 @@ def _has_ended(child: Child, job: TrainingJob | None) -> bool:
     """Whether Muster has nothing left to do for the eviction of this pod."""
     if job is None or job.status.phase.final or ORPHAN_FINALIZER in job.metadata.finalizers:
         return True
-    return child.view.phase.ended and not child.view.lingers
+    return child.view.phase.ended and not child.view.only_side_cars_run
 
 
 def _sentence(child: Child, job: TrainingJob) -> str:
