@@ -415,6 +415,20 @@ MUTANTS: tuple[Mutant, ...] = (
         _always(True),
     ),
     _mutant(
+        "shortened-while-it-saves",
+        "a replica that is asked to stop gets ten seconds for a save that takes a minute",
+        "observed",
+        "ReplicaView.only_side_cars_run",
+        lambda original: property(lambda self: self.deleting is not None),
+    ),
+    _mutant(
+        "side-cars-of-init-containers-stay",
+        "a job that has ended holds its devices as long as a side-car ignores the kubelet",
+        "transition.clean_up",
+        "_closed_at",
+        _always(None),
+    ),
+    _mutant(
         "left-behind-without-a-fence",
         "a program without a fence is replaced while it may still write",
         "facts.facts",
@@ -602,6 +616,20 @@ BY_UNIT_TESTS: tuple[Mutant, ...] = (
         "a job with long steps restarts when a node is cut off from the operator",
         "muster.lifecycle.facts.silence:_standstill_seconds",
         lambda original: lambda facts, reports: facts.policy.shortest_standstill_seconds,
+        SILENCE,
+    ),
+    _unit(
+        "any-commit-is-a-fence",
+        "a program that writes its own checkpoints is replaced while it may still write",
+        "muster.lifecycle.facts.facts:parse_checkpoint_name",
+        _always(True),
+        SILENCE,
+    ),
+    _unit(
+        "own-loop-without-a-fence",
+        "a program that saves with the library waits for five minutes if a node is lost",
+        "muster.lifecycle.facts.facts:parse_checkpoint_name",
+        _always(None),
         SILENCE,
     ),
     _unit(

@@ -14,7 +14,7 @@ from muster.api.spec import CHIEF, EVALUATOR, PS, WORKER
 from muster.api.status import MAX_ATTEMPT_RECORDS, AttemptRecord, ConditionType, FailureClass, Phase, Reason, TrainingJobStatus
 from muster.control.admission import readable_status
 from muster.control.spans import JOB, spans_between
-from muster.lifecycle.actions import Action, CreateReplica, Decision, DeleteJob, DeleteReplica, EnsureService, LookLive
+from muster.lifecycle.actions import SIDE_CAR_SECONDS, Action, CreateReplica, Decision, DeleteJob, DeleteReplica, EnsureService, LookLive
 from muster.lifecycle.decide import decide
 from muster.lifecycle.facts import gang
 from muster.lifecycle.facts.devices import DEVICE_TAINT
@@ -24,6 +24,7 @@ from muster.lifecycle.policy import Policy
 from muster.lifecycle.state import has_failed_without_successor, is_open
 from muster.lifecycle.transition.fence import member_to_start
 from muster.strategies.registry import strategy_of
+from muster_contract.checkpoint_layout import Fence, checkpoint_name
 from muster_contract.events import Commit, Resumed
 from muster_contract.reports import LastWords, Marks, Progress, Report
 
@@ -31,6 +32,7 @@ START = datetime(2026, 11, 21, 10, 0, 0, tzinfo=UTC)
 POLICY = Policy()
 HISTORY = 40
 GRACE = timedelta(seconds=30)
+SIDE_CARS = timedelta(seconds=SIDE_CAR_SECONDS)
 PREEMPTION, INFRASTRUCTURE, APPLICATION = FailureClass.PREEMPTION, FailureClass.INFRASTRUCTURE, FailureClass.APPLICATION
 
 
@@ -117,9 +119,11 @@ class Pod:
 class World:
     """Truth. `job` is what the API server holds; everything the caller sees comes from here, late or at once."""
 
-    def __init__(self, spec: dict[str, Any], *, in_place: bool = False, gang: bool = False) -> None:
-        """`gang`: a scheduler places the pods of a world. Else each has a node at once."""
+    def __init__(self, spec: dict[str, Any], *, in_place: bool = False, gang: bool = False, library: bool = False) -> None:
+        """`gang`: a scheduler places the pods of a world. Else each has a node at once. `library`: a program commits through the library,
+        which puts the fence of the attempt into the name of each commit."""
         self.now = START
+        self.library = library
         self.in_place = in_place
         self.job = TrainingJob.model_validate(
             {"metadata": {"name": "digits", "uid": "job-uid", "creationTimestamp": "2026-11-21T10:00:00Z"}, "spec": spec}
@@ -142,6 +146,8 @@ class World:
         self.created_for: set[int] = set()
         self.steps: dict[int, int] = {}
         self.commit = 0
+        self.path = ""
+        """The folder of the newest commit."""
         self.spans: dict[str, str | None] = {}
         """The key of each span of the job's trace, and that of its parent."""
 
@@ -390,7 +396,8 @@ class World:
             reason=end.reason,
             oom_killed=end.oom,
             empty=int(pod.view.uid.removeprefix("uid-")) % 3 == 0,
-            lingers=int(pod.view.uid.removeprefix("uid-")) % 3 == 1,  # with a side-car that runs on
+            lingers=int(pod.view.uid.removeprefix("uid-")) % 6 == 1,  # with a side-car that runs on
+            closing=int(pod.view.uid.removeprefix("uid-")) % 6 == 4,  # with one among the init containers that ignores the kubelet
             disruption=end.disruption or pod.view.disruption,
         )
 
@@ -437,8 +444,10 @@ class World:
         step = self.steps.get(attempt, self.commit) + steps
         self.steps[attempt] = step
         before = next((report.resumed for report in speaker.sent if report.attempt == attempt and report.resumed), None)
-        resumed = before or Resumed(committed_step=self.commit or None, step=self.commit)
-        self.commit = step if commit else self.commit
+        resumed = before or Resumed(committed_step=self.commit or None, step=self.commit, path=self.path or None)
+        if commit:
+            self.commit = step
+            self.path = checkpoint_name(step, Fence(START, attempt)) if self.library else f"step-{step}"
         now = self.now.timestamp()
         speaker.sent.append(
             Report(
@@ -450,7 +459,7 @@ class World:
                 sequence=len(speaker.sent),
                 phase="Training",
                 progress=Progress(step=step, total_steps=1000, loss="0.5", updated_at=self.now.timestamp()),
-                checkpoint=Commit(step=self.commit, path=f"step-{self.commit}", seconds=9) if self.commit else None,
+                checkpoint=Commit(step=self.commit, path=self.path, seconds=9) if self.commit else None,
                 resumed=resumed,
                 marks=Marks(restoring=now - 7, resumed=now + 90, stepped=now),  # by a clock that is off
                 saved_seconds=step / 3,
@@ -648,14 +657,23 @@ class World:
             del self.pods[action.name]
             self._remember()
         elif pod.view.deleting is None:
-            self._change(action.name, deleting=self.now, due=self.now + GRACE)
+            self._change(action.name, deleting=self.now, due=self.now + min(GRACE, self._grace_of(action)))
+        elif pod.view.due:
+            allowed = seen_as.deleting is None or seen_as.only_side_cars_run
+            check(allowed, "grace", f"the grace period of {action.name} gets shorter, and its trainer may save")
+            self._change(action.name, due=min(pod.view.due, pod.view.deleting + self._grace_of(action)))
+
+    @staticmethod
+    def _grace_of(action: DeleteReplica) -> timedelta:
+        return GRACE if action.grace_seconds is None else timedelta(seconds=action.grace_seconds)
 
     def _must_be_kept(self, replicas: tuple[ReplicaView, ...], standing_by: tuple[ReplicaView, ...], *, decided: TrainingJobStatus) -> bool:
         """Whether the pod's log is to stay: by the policy, after the job's end; in a back-off, where nothing else needs the name."""
         policy = self.job.spec.clean_pod_policy
         ended = any(view.phase.ended and not view.lingers for view in (*replicas, *standing_by))
         if decided.phase.final:
-            return policy == "None" or (policy == "Running" and ended)
+            outstays = any(view.closing and view.finished and self.now >= view.finished + SIDE_CARS for view in (*replicas, *standing_by))
+            return policy == "None" or (policy == "Running" and ended and not outstays)
         waits = decided.next_attempt_time is not None and self.now < decided.next_attempt_time
         return ended and waits and not self.job.spec.suspend and not standing_by
 
@@ -669,13 +687,14 @@ class World:
     def _justify_known(self, pod: Pod, failure_class: FailureClass) -> None:
         """What befalls a pod, in the attempt that it has come to, and in the one that a leader thinks it in who has not heard of that. The
         leader may hear of its acknowledgement and of this at once."""
-        known = pod.view.report.attempt if pod.view.report else pod.view.attempt
+        report = pod.view.report
+        known = {report.attempt, report.startable_attempt or report.attempt} if report else {pod.view.attempt}
         if self.stands_by(pod):
             return
         status = self.job.status
         member = status.world.member_of.get(pod.view.uid) if status.world else None
         before = {status.attempt - 1} if member and member.awaited else set()
-        for attempt in {self.belongs(pod)} if self.unaffected(pod) else {pod.attempt, known, *before}:
+        for attempt in {self.belongs(pod)} if self.unaffected(pod) else {pod.attempt, *known, *before}:
             self._justify(attempt, failure_class)
 
     def _justify(self, attempt: int, failure_class: FailureClass) -> None:
@@ -823,7 +842,8 @@ def check_devices(world: World, old: TrainingJobStatus, new: TrainingJobStatus, 
 
 def _check_left_behind(world: World, old: TrainingJobStatus, new: TrainingJobStatus) -> None:
     """Only a pod that does not answer or is overdue is left behind, and only if a fence keeps it from doing harm."""
-    fenced = world.job.spec.trainer.task is not None and strategy_of(world.job.spec.strategy).moves
+    has_fences = world.job.spec.trainer.task is not None or (world.library and world.commit > 0)
+    fenced = has_fences and strategy_of(world.job.spec.strategy).moves
     check(fenced or not new.left_behind, "left behind", f"{new.left_behind} are left behind, and no fence stops them")
     known = {each.uid for each in old.left_behind}
     for each in new.left_behind:
@@ -997,7 +1017,7 @@ def _stays_final(world: World) -> None:
         world.pass_time(31)
     status = world.job.status
     stays = world.job.spec.clean_pod_policy == "None"
-    running = (pod for pod in world.pods.values() if not pod.view.phase.ended or (pod.view.lingers and not stays))
+    running = (pod for pod in world.pods.values() if not pod.view.phase.ended or (pod.view.only_side_cars_run and not stays))
     left = [pod.view.name for pod in running if not stays or (world.in_place and pod.lives)]
     check(not left, "cleaned up", f"{left} still run after the job has ended")
     for _ in range(10):

@@ -67,9 +67,15 @@ AGE = st.one_of(st.integers(0, 3), st.integers(0, 60))
 class Lifecycle(RuleBasedStateMachine):
     """Rules are what may happen; what may not is checked by the world at each step."""
 
-    @initialize(spec=specs(), suspended=st.sampled_from([False, False, False, True]), in_place=st.booleans(), gang=st.booleans())
-    def apply(self, spec: dict[str, Any], suspended: bool, in_place: bool, gang: bool) -> None:
-        self.world = World({**spec, "suspend": suspended}, in_place=in_place, gang=gang)
+    @initialize(
+        spec=specs(),
+        suspended=st.sampled_from([False, False, False, True]),
+        in_place=st.booleans(),
+        gang=st.booleans(),
+        library=st.booleans(),
+    )
+    def apply(self, spec: dict[str, Any], suspended: bool, in_place: bool, gang: bool, library: bool) -> None:
+        self.world = World({**spec, "suspend": suspended}, in_place=in_place, gang=gang, library=library)
 
     def pod(self, pick: int) -> str:
         names = sorted(self.world.pods)

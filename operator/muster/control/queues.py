@@ -134,7 +134,7 @@ class Queues:
         if not self._uses_queue(job):
             return
         existing = self._existing.get(uid)
-        ended = all(view.phase.ended and not view.lingers for view in observed.replicas)
+        ended = all(view.phase.ended and not view.only_side_cars_run for view in observed.replicas)
         if status.phase.final:
             if self._positions is not None:
                 self._positions.forget(job.key)
@@ -174,7 +174,7 @@ class Queues:
         if job.spec.elastic is not None:
             strategy = strategy_of(job.spec.strategy)
             role = strategy.worker_role
-            pods = sum(view.role == role and not (view.phase.ended and not view.lingers) for view in observed.replicas)
+            pods = sum(view.role == role and not (view.phase.ended and not view.only_side_cars_run) for view in observed.replicas)
             desired = len(strategy.plan(job.spec).of(role))
             updated = with_given_back(updated, pod_set_of(role), max(pods, desired))
         if updated != existing:

@@ -112,6 +112,7 @@ def _view(pod: Object, *, role: RoleName, index: int, attempt: int) -> ReplicaVi
         oom_killed=ended.get("reason") == "OOMKilled",
         unhealthy_devices=_unhealthy_devices(status),
         lingers=_lingers(pod, status, state),
+        closing=_is_closing(pod, status),
         empty=_is_empty(pod, status),
         standby=STANDBY_LABEL in (metadata.get("labels") or {}),
         form=(metadata.get("labels") or {}).get(FORM_LABEL, ""),
@@ -178,19 +179,27 @@ def _of_disruption(status: Mapping[str, Any], disruption: Mapping[str, Any]) -> 
 
 def _lingers(pod: Object, status: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
     """Whether a side-car among the containers outlives the trainer container. Side-cars among the init containers do not count, because the
-    kubelet stops them when all others have ended."""
+    kubelet ends them when all others have ended (`_is_closing`)."""
     if not state.get("terminated") or status.get("phase") in ("Succeeded", "Failed"):
         return False
     containers = (pod.get("spec") or {}).get("containers") or ()
     return sum(bool(each.get("terminated")) for each in _states(status, "containerStatuses")) < len(containers)
 
 
+def _is_closing(pod: Object, status: Mapping[str, Any]) -> bool:
+    """Whether all containers have ended, and side-cars among the init containers still run."""
+    return _have_all_ended(pod, status) and any(state.get("running") for state in _states(status, "initContainerStatuses"))
+
+
 def _is_empty(pod: Object, status: Mapping[str, Any]) -> bool:
-    """Whether all containers have ended. Side-cars among the init containers may still run."""
-    containers = (pod.get("spec") or {}).get("containers") or ()
-    ended = [state for state in _states(status, "containerStatuses") if state.get("terminated")]
+    """Whether nothing of the pod runs."""
     others = (*_states(status, "initContainerStatuses"), *_states(status, "ephemeralContainerStatuses"))
-    return len(ended) == len(containers) > 0 and not any(state.get("running") for state in others)
+    return _have_all_ended(pod, status) and not any(state.get("running") for state in others)
+
+
+def _have_all_ended(pod: Object, status: Mapping[str, Any]) -> bool:
+    containers = (pod.get("spec") or {}).get("containers") or ()
+    return sum(bool(state.get("terminated")) for state in _states(status, "containerStatuses")) == len(containers) > 0
 
 
 def _reason_and_message(status: Mapping[str, Any], *, state: Mapping[str, Any], phase: ReplicaPhase) -> tuple[str, str]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from muster.api.spec import RoleName
 from muster.api.status import TrainingJobStatus
 from muster.lifecycle.observed import ReplicaView
+
+SIDE_CAR_SECONDS = 10
+"""The grace period of side-cars after the trainer container has ended."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +57,20 @@ Action = EnsureService | CreateReplica | DeleteReplica | LookLive | DeleteJob
 def deletion(view: ReplicaView, *, grace_seconds: int | None = None) -> tuple[DeleteReplica, ...]:
     """The actions that delete the replica. There are none if its deletion was requested before.
 
-    An empty pod gets no grace period, because the node would take seconds to confirm its end.
+    An empty pod gets no grace period, because the node would take seconds to confirm its end. Side-cars that have outlived the trainer
+    container get a short one, because the grace period of the pod is for a save.
     """
-    return (DeleteReplica(view.name, view.uid, 0 if view.empty else grace_seconds),) if view.deleting is None else ()
+    if view.deleting is not None:
+        return ()
+    return (DeleteReplica(view.name, view.uid, 0 if view.empty else SIDE_CAR_SECONDS if view.only_side_cars_run else grace_seconds),)
+
+
+def shortening(views: Iterable[ReplicaView], now: datetime) -> tuple[DeleteReplica, ...]:
+    """The actions that shorten the grace period of pods that are being deleted, and in which only side-cars still run. The grace period
+    counts from the first request, so a second action would have no effect."""
+    latest = now + timedelta(seconds=SIDE_CAR_SECONDS)
+    late = (view for view in views if view.deleting and view.due and view.due > latest and view.only_side_cars_run)
+    return tuple(DeleteReplica(view.name, view.uid, SIDE_CAR_SECONDS) for view in late)
 
 
 @dataclass(frozen=True)

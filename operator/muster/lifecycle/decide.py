@@ -10,7 +10,7 @@ from muster.api.constants import ORPHAN_FINALIZER
 from muster.api.job import TrainingJob
 from muster.api.problems import Problem
 from muster.api.status import Reason, TrainingJobStatus
-from muster.lifecycle.actions import Action, Decision, LookLive, deletion
+from muster.lifecycle.actions import Action, Decision, LookLive, deletion, shortening
 from muster.lifecycle.facts import devices, silence
 from muster.lifecycle.facts.facts import Facts, read
 from muster.lifecycle.observed import Observed
@@ -43,7 +43,7 @@ def decide(
     if job.spec.managed_by != policy.controller:
         return Decision(old)
     if job.metadata.deletion_timestamp is not None:
-        return Decision(old, _of_deleted_job(job, observed))
+        return Decision(old, _of_deleted_job(job, observed, now))
     facts = read(job, observed, now, problems=problems, policy=policy)
     if must_look_live(old, facts):
         return Decision(old, (LookLive(),))
@@ -67,7 +67,7 @@ def caught_up(job: TrainingJob, observed: Observed, now: datetime, *, message: s
     return with_goodput(old, with_late_last_step(status, facts), facts)
 
 
-def _of_deleted_job(job: TrainingJob, observed: Observed) -> tuple[Action, ...]:
+def _of_deleted_job(job: TrainingJob, observed: Observed, now: datetime) -> tuple[Action, ...]:
     """Deletes the pods of a job that is being deleted.
 
     The garbage collector deletes pods only when the job is gone, and a finalizer of the user can delay that without limit. If the user
@@ -75,7 +75,7 @@ def _of_deleted_job(job: TrainingJob, observed: Observed) -> tuple[Action, ...]:
     """
     if ORPHAN_FINALIZER in job.metadata.finalizers:
         return ()
-    return tuple(action for view in observed.replicas for action in deletion(view))
+    return (*(action for view in observed.replicas for action in deletion(view)), *shortening(observed.replicas, now))
 
 
 def _wake_time(status: TrainingJobStatus, state: State, facts: Facts, *, next_write: datetime | None) -> datetime | None:

@@ -84,6 +84,8 @@ class ReplicaView:
     """A digest of the pod's template; empty if unknown."""
     lingers: bool = False
     """Whether the trainer container has ended while a side-car still runs, so that the pod still uses resources of its node."""
+    closing: bool = False
+    """Whether only side-cars among the init containers still run. The kubelet ends these, but gives them the whole grace period."""
     empty: bool = False
     """Whether the node reports that no container of the pod runs, so that nothing is left to end."""
     excluded_nodes: tuple[str, ...] = ()
@@ -102,6 +104,11 @@ class ReplicaView:
     def over(self) -> bool:
         """Whether none of its processes trains any more."""
         return self.phase.ended or self.spent
+
+    @property
+    def only_side_cars_run(self) -> bool:
+        """Whether the trainer container has ended while the pod still uses resources of its node."""
+        return self.phase.ended and (self.lingers or self.closing)
 
     @property
     def is_active(self) -> bool:

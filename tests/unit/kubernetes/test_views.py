@@ -107,6 +107,15 @@ def test_a_pod_lingers_while_a_side_car_outlives_the_trainer_container() -> None
     assert not view({"phase": "Failed", "reason": "Evicted"}).lingers
 
 
+def test_a_pod_closes_while_only_side_cars_among_its_init_containers_run() -> None:
+    ended, runs = {"terminated": {"exitCode": 0}}, {"running": {"startedAt": "2026-11-21T12:00:05Z"}}
+    both = {"containerStatuses": [{"name": "side-car", "state": ended}, {"name": "trainer", "state": ended}]}
+    closing = view({"phase": "Running", **both, "initContainerStatuses": [{"name": "native", "state": runs}]})
+    assert (closing.closing, closing.only_side_cars_run) == (True, True)
+    assert not view({"phase": "Running", **both, "initContainerStatuses": [{"name": "native", "state": ended}]}).closing
+    assert not view({"phase": "Running", **trainer(**ended), "initContainerStatuses": [{"name": "native", "state": runs}]}).closing
+
+
 def test_a_pod_that_never_started_has_failed_if_its_phase_is_failed() -> None:
     evicted = view({"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."})
     assert (evicted.phase, evicted.reason, evicted.exit_code) == (ReplicaPhase.FAILED, "Evicted", None)

@@ -14,8 +14,9 @@ from muster.lifecycle.observed import Observed, ReplicaView
 from muster.lifecycle.policy import DEFAULT_POLICY
 from muster.render.addresses import addresses_of
 from muster.render.manifests import render_world
+from muster_contract.checkpoint_layout import Fence, checkpoint_name
 from muster_contract.events import Commit
-from tests.unit.lifecycle.lifecycle_cases import Story, at, created, deleted, job, replica, report, running, words
+from tests.unit.lifecycle.lifecycle_cases import T0, Story, at, created, deleted, job, replica, report, running, words
 
 SILENCE = DEFAULT_POLICY.silence_seconds
 
@@ -35,12 +36,12 @@ def ready(label: str, *, attempt: int = 1, reported: float, uid: str = "") -> Re
     return replica(label, uid=uid or f"{label}/0", report=newest, reported=at(reported), node=f"node-{label[-1]}")
 
 
-def training_story(count: int = 2, **spec: Any) -> Story:
-    """A job that has trained since second 10, with an operator that has received all of its reports."""
+def training_story(count: int = 2, *, step: int = 40, **spec: Any) -> Story:
+    """A job that has trained since second 10, with an operator that has received all of its reports. `step` is its step at second 12."""
     story = Story(job(workers=count, **spec), expects_reports=True)
     story.see(seconds=0)
     story.see(*running(count), seconds=10)
-    story.see(*(stepping(f"worker-{index}", reported=12) for index in range(count)), seconds=12)
+    story.see(*(stepping(f"worker-{index}", reported=12, step=step) for index in range(count)), seconds=12)
     return story
 
 
@@ -270,6 +271,71 @@ def test_a_pod_without_a_report_is_left_behind_when_it_is_overdue() -> None:
     leaving = replica("worker-1", deleting=at(100), due=at(125), disruption="Taint")
     assert created(story.see(ready("worker-0", reported=134), leaving, seconds=134)) == []
     assert created(story.see(ready("worker-0", reported=135), leaving, seconds=135)) == ["worker-1/1"]
+
+
+OWN_LOOP = {"script": "train.py"}
+FENCED = checkpoint_name(20, Fence(T0, 0))
+
+
+def committing(view: ReplicaView, path: str = FENCED) -> ReplicaView:
+    """The replica whose program has reported a commit in this folder."""
+    assert view.report is not None
+    return replace(view, report=replace(view.report, checkpoint=Commit(step=20, path=path, seconds=0.1)))
+
+
+def own_loop_story(path: str = FENCED, *, step: int = 40) -> Story:
+    """A program of the user that did its first step in second 12, and has committed on rank 0."""
+    story = training_story(step=1, trainer=OWN_LOOP)
+    story.see(committing(stepping("worker-0", reported=90, step=step), path), stepping("worker-1", reported=90, step=step), seconds=90)
+    return story
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_program_that_commits_through_the_library_is_replaced_at_once(lost: int) -> None:
+    """Rank 0 reports the commits. Its last report stays, and then the status has them."""
+    story = own_loop_story()
+    silent, other = f"worker-{lost}", f"worker-{1 - lost}"
+    gone = stepping(silent, reported=100)
+    story.see(committing(gone) if lost == 0 else gone, stepping(other, reported=110, idle=9.5), seconds=110)
+    assert (story.status.attempts[0].reason, story.status.attempts[0].replica) == (Reason.NODE_LOST, silent)
+    assert [each.name for each in story.status.left_behind] == [f"digits-{silent}"]
+    assert created(story.see(ready(other, reported=111), gone, seconds=111)) == [f"{silent}/1"]
+
+
+def test_a_new_leader_knows_by_the_status_that_a_program_commits_through_the_library() -> None:
+    story = own_loop_story()
+    story.see(committing(stepping("worker-0", reported=130)), stepping("worker-1", reported=130), seconds=130)
+    assert story.status.checkpoint is not None
+    leaving = replica("worker-0", deleting=at(140), due=at(165), disruption="Taint")
+    story.see(ready("worker-1", reported=175), leaving, seconds=175)
+    assert [each.name for each in story.status.left_behind] == ["digits-worker-0"]
+
+
+@pytest.mark.parametrize("path", ["checkpoint-20", "step-20", "", "step-00000020-rescue"])
+def test_a_commit_without_a_fence_in_its_name_proves_no_fence(path: str) -> None:
+    story = own_loop_story(path)
+    story.see(committing(stepping("worker-0", reported=130, idle=29), path), stepping("worker-1", reported=100), seconds=130)
+    assert story.status.attempt == 0
+
+
+def test_a_program_with_long_steps_may_stand_still_for_longer() -> None:
+    """The mean of its steps counts: 9 after the first one, in 98 seconds."""
+
+    def attempt_after(idle: float) -> int:
+        story = own_loop_story(step=10)
+        now = 110 + idle
+        peer = committing(stepping("worker-0", reported=now, idle=idle, step=10))
+        story.see(peer, stepping("worker-1", reported=100, step=10), seconds=now)
+        return story.status.attempt
+
+    assert attempt_after(32.6) == 0
+    assert attempt_after(32.7) == 1
+
+
+def test_a_program_that_has_done_one_step_may_stand_still() -> None:
+    story = own_loop_story(step=1)
+    story.see(committing(stepping("worker-0", reported=190, idle=99, step=1)), stepping("worker-1", reported=100, step=1), seconds=190)
+    assert story.status.attempt == 0
 
 
 def test_an_eviction_counts_from_the_last_report() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from muster.api.status import Phase
 from muster.lifecycle.actions import DeleteReplica
+from muster.lifecycle.observed import ReplicaPhase
 from muster_contract.events import Commit
 from tests.support.texts import absent
 from tests.unit.lifecycle.lifecycle_cases import Story, at, deleted, failed, job, replica, report, running, running_story, words
@@ -149,6 +151,40 @@ def test_an_ended_pod_with_a_running_side_car_is_removed_like_a_running_one(ends
         decision = story.see(view, seconds=50)
         assert story.status.phase == ends
         assert deleted(decision) == removed
+
+
+def test_side_cars_get_a_short_grace_once_the_trainer_has_ended() -> None:
+    """The grace period of the pod is for a save, and may take minutes."""
+    story = running_story(1)
+    view = replica(phase="Succeeded", finished=at(50), exit_code=0, lingers=True)
+    assert story.see(view, seconds=50).actions == (DeleteReplica("digits-worker-0", "worker-0/0", 10),)
+
+
+def test_the_kubelet_gets_a_short_time_to_end_side_cars_among_the_init_containers() -> None:
+    """Otherwise every job with such a side-car would lose the log of its pod."""
+    story = running_story(1)
+    view = replica(phase="Succeeded", finished=at(50), exit_code=0, closing=True)
+    decision = story.see(view, seconds=50)
+    assert (deleted(decision), decision.wake) == ([], at(60))
+    assert story.see(view, seconds=60).actions == (DeleteReplica("digits-worker-0", "worker-0/0", 10),)
+    assert deleted(story.see(done("worker-0"), seconds=60)) == []
+
+
+@pytest.mark.parametrize("side_car", ["lingers", "closing"])
+@pytest.mark.parametrize("why", ["suspended", "deleted job", "deleted pod", "ended"])
+def test_the_grace_of_a_pod_gets_shorter_once_only_side_cars_run(why: str, side_car: str) -> None:
+    story = running_story(1)
+    if why == "suspended":
+        story.edit(suspend=True)
+    if why == "deleted job":
+        metadata = story.job.metadata.model_copy(update={"deletion_timestamp": at(40)})
+        story.job = story.job.model_copy(update={"metadata": metadata})
+    leaving = replica(deleting=at(40), due=at(175))
+    assert deleted(story.see(leaving, seconds=45)) == []
+    code = 0 if why == "ended" else 21
+    ended = replace(leaving, phase=ReplicaPhase("Failed" if code else "Succeeded"), finished=at(50), exit_code=code, **{side_car: True})
+    assert story.see(ended, seconds=50).actions[-1] == DeleteReplica("digits-worker-0", "worker-0/0", 10)
+    assert deleted(story.see(replace(ended, due=at(50)), seconds=51)) == []
 
 
 def test_an_ended_job_names_the_pods_that_still_hold_resources() -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
+from pathlib import PurePosixPath
 
 from muster.api.job import TrainingJob
 from muster.api.problems import Problem
@@ -19,6 +20,7 @@ from muster.lifecycle.policy import DEFAULT_POLICY, Policy
 from muster.lifecycle.state import is_open
 from muster.strategies.base import Strategy, WorldPlan
 from muster.strategies.registry import strategy_of
+from muster_contract.checkpoint_layout import parse_checkpoint_name
 from muster_contract.reports import Report
 
 _BRIEF_SECONDS = 5
@@ -94,10 +96,26 @@ class Facts:
         return (*self.replicas, *self.standing_by)
 
     @property
+    def runs_bundled_loop(self) -> bool:
+        """Whether the bundled trainer runs the training loop, and not a program of the user."""
+        return self.spec.trainer.script is None and self.spec.trainer.command is None
+
+    @cached_property
     def is_fenced(self) -> bool:
-        """Whether the processes of an older attempt can do no harm. The bundled trainer commits nothing after a newer attempt has begun.
-        What a program of the user writes is unknown."""
-        return self.spec.trainer.task is not None or self.spec.trainer.module is not None
+        """Whether the processes of an older attempt can do no harm. The bundled trainer commits nothing after a newer attempt has begun. The
+        same is true of a program that commits through `muster_training`, as the fence in the name of a commit shows. What another program
+        writes is unknown."""
+        return self.runs_bundled_loop or any(parse_checkpoint_name(PurePosixPath(path).name) for path in self._commit_paths())
+
+    def _commit_paths(self) -> Iterator[str]:
+        """The commits that the program has reported, by their folders. A program can only make up the evidence about its own job."""
+        if self.job.status.checkpoint:
+            yield self.job.status.checkpoint.path
+        for report in (view.report for view in self.observed.replicas if view.report):
+            words = report.last_words
+            for commit in (report.checkpoint, words.commit if words else None, report.resumed):
+                if commit and commit.path:
+                    yield commit.path
 
     @property
     def replaces_at_once(self) -> bool:
@@ -140,7 +158,7 @@ class Facts:
 
     def counts_steps(self, status: TrainingJobStatus) -> bool:
         """Whether the program reports its steps. The bundled loops always do. A script or command does if it has reported a step before."""
-        return status.restarts.best_step > 0 or (self.spec.trainer.script is None and self.spec.trainer.command is None)
+        return status.restarts.best_step > 0 or self.runs_bundled_loop
 
     def missing_members(self, status: TrainingJobStatus) -> list[Member]:
         """Members of the world that had a pod and have none now. Only a live observation makes this a proof of a loss."""

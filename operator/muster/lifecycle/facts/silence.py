@@ -14,9 +14,12 @@ from math import inf
 from muster.api.status import TrainingJobStatus
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
+from muster.lifecycle.state import newest
 from muster_contract.events import Activity
 from muster_contract.reports import Report
 from muster_contract.trainer_spec import DEFAULT_GLOBAL_SIZE
+
+_LEAST_STEPS = 2
 
 
 def silent_at(view: ReplicaView, facts: Facts) -> datetime | None:
@@ -40,8 +43,7 @@ def is_silent_after_the_end(view: ReplicaView, facts: Facts) -> bool:
 
 
 def lost_replicas(status: TrainingJobStatus, facts: Facts) -> list[ReplicaView]:
-    """The replicas of the world that are silent while their peers stand still. Empty for programs without a fence, because their
-    steps are not reported exactly enough."""
+    """The replicas of the world that are silent while their peers stand still. Empty if no fence would stop their processes."""
     world = status.world
     if not facts.replaces_at_once or world is None or world.first_step_time is None:
         return []
@@ -52,9 +54,10 @@ def lost_replicas(status: TrainingJobStatus, facts: Facts) -> list[ReplicaView]:
         return []
     are_silent = {view.uid for view in silent}  # to compare whole views would take quadratic time
     reports = [view.report for view in views if view.report]
-    peers = [view.report for view in views if view.report and view.uid not in are_silent]
-    limits: dict[str, float] = {Activity.TRAINING: _standstill_seconds(facts, reports), Activity.SAVING: _saving_seconds(status, facts)}
-    return silent if _stand_still(peers, limits) else []
+    others = [view for view in views if view.uid not in are_silent]
+    standstill = _standstill_seconds(facts, reports) if facts.runs_bundled_loop else _standstill_of_program(status, facts, others)
+    limits: dict[str, float] = {Activity.TRAINING: standstill, Activity.SAVING: _saving_seconds(status, facts)}
+    return silent if _stand_still([view.report for view in others if view.report], limits) else []
 
 
 def times(status: TrainingJobStatus, facts: Facts) -> Iterable[datetime | None]:
@@ -96,6 +99,18 @@ def _standstill_seconds(facts: Facts, reports: Iterable[Report]) -> float:
     step = size / max(rates) if rates and max(rates) > 0 else 0.0
     policy = facts.policy
     return max(policy.shortest_standstill_seconds, policy.standstill_seconds * _limit_fraction(facts), policy.standstill_steps * step)
+
+
+def _standstill_of_program(status: TrainingJobStatus, facts: Facts, peers: Iterable[ReplicaView]) -> float:
+    """The same for a program of the user, which need not report the rate of its samples. Its steps take the mean time of the steps of this
+    world. Until the world has done two steps, that time is unknown."""
+    record, world = newest(status), status.world
+    done = (status.progress.step if status.progress else 0) - ((record.step_resumed if record else None) or 0)
+    stepped = [view.reported - timedelta(seconds=view.report.idle_seconds or 0.0) for view in peers if view.report and view.reported]
+    if done < _LEAST_STEPS or not stepped or world is None or world.first_step_time is None:
+        return inf
+    step = (max(stepped) - world.first_step_time).total_seconds() / (done - 1)
+    return max(facts.policy.standstill_seconds, facts.policy.standstill_steps * step)
 
 
 def _saving_seconds(status: TrainingJobStatus, facts: Facts) -> float:

@@ -2,7 +2,7 @@
 
 The kubelet of a live node ends a pod soon after its grace period. A pod stays only on a node that is dead, frozen or cut off. Muster then
 removes its object by force. An empty pod is removed without a wait. Processes on such a node may still run. Fences stop those of the
-bundled trainer. No fence stops a program of the user, so its node gets longer to come back.
+bundled trainer and of programs that save with its library. No fence stops other programs, so their node gets longer to come back.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from muster.api.spec import CleanPodPolicy
 from muster.api.status import TrainingJobStatus
-from muster.lifecycle.actions import Action, DeleteJob, DeleteReplica, deletion
+from muster.lifecycle.actions import SIDE_CAR_SECONDS, Action, DeleteJob, DeleteReplica, deletion, shortening
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.observed import ReplicaView
 
@@ -32,9 +32,11 @@ def after_the_end(status: TrainingJobStatus, facts: Facts) -> tuple[Action, ...]
 
 
 def forced_deletions(facts: Facts) -> tuple[Action, ...]:
-    """Removes by force the pods that are empty, or that should have ended long ago."""
-    stuck = (view for view in (*facts.everyone, *facts.left_behind) if (time := removed_by_force_at(view, facts)) and facts.now >= time)
-    return tuple(DeleteReplica(name=view.name, uid=view.uid, grace_seconds=0) for view in stuck)
+    """Removes by force the pods that are empty, or that should have ended long ago. Ends side-cars that have outlived the trainer
+    container."""
+    views = (*facts.everyone, *facts.left_behind)
+    stuck = (view for view in views if (time := removed_by_force_at(view, facts)) and facts.now >= time)
+    return (*(DeleteReplica(name=view.name, uid=view.uid, grace_seconds=0) for view in stuck), *shortening(views, facts.now))
 
 
 def removed_by_force_at(view: ReplicaView, facts: Facts) -> datetime | None:
@@ -58,14 +60,15 @@ def holding_resources(status: TrainingJobStatus, facts: Facts) -> list[ReplicaVi
     until = _exit_until(status)
     if facts.spec.clean_pod_policy is not CleanPodPolicy.NONE or until is None or facts.now < until:
         return []
-    return [view for view in facts.replicas if view.deleting is None and _holds_resources(view)]
+    return [view for view in facts.replicas if view.deleting is None and _holds_resources(view, facts)]
 
 
 def wake_times(status: TrainingJobStatus, facts: Facts) -> list[datetime | None]:
     """When to look again at a job that has ended."""
-    waits = any(_holds_resources(view) for view in facts.replicas)
+    waits = any(_holds_resources(view, facts) for view in facts.replicas)
     forced = (removed_by_force_at(view, facts) for view in (*facts.replicas, *facts.left_behind))
-    return [expiry_time(status, facts), _exit_until(status) if waits else None, *forced]
+    closed = (_closed_at(view) for view in facts.replicas)
+    return [expiry_time(status, facts), _exit_until(status) if waits else None, *forced, *closed]
 
 
 def expiry_time(status: TrainingJobStatus, facts: Facts) -> datetime | None:
@@ -89,8 +92,15 @@ def _is_cleaned_up(status: TrainingJobStatus, facts: Facts, view: ReplicaView) -
             return False
     until = _exit_until(status)
     exits_by_itself = view.spent and until is not None and facts.now < until
-    return _holds_resources(view) and not exits_by_itself
+    return _holds_resources(view, facts) and not exits_by_itself
 
 
-def _holds_resources(view: ReplicaView) -> bool:
-    return not view.phase.ended or view.lingers
+def _holds_resources(view: ReplicaView, facts: Facts) -> bool:
+    closed = _closed_at(view)
+    return not view.phase.ended or view.lingers or (closed is not None and facts.now >= closed)
+
+
+def _closed_at(view: ReplicaView) -> datetime | None:
+    """When the pod should have ended if the kubelet ends its last side-cars. None if it does not."""
+    ends = view.phase.ended and view.closing and view.deleting is None
+    return (view.finished or view.created) + timedelta(seconds=SIDE_CAR_SECONDS) if ends else None
