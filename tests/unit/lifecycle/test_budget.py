@@ -73,6 +73,8 @@ def test_bad_configuration_is_never_retried() -> None:
         ({"message": "NaN", "step": 7}, {"message": "NaN", "step": 8}, False),
         ({"message": "NaN", "step": 7}, {"message": "Inf", "step": 7}, False),
         ({"message": "ImportError"}, {"message": "ImportError"}, True),
+        ({"message": "worker (pid 7) is killed", "step": 7}, {"message": "worker (pid 8) is killed", "step": 9}, True),
+        ({"message": "worker (pid 7) is killed", "step": 7}, {"message": "worker (pid 8) is killed", "step": 29}, False),
         ({"message": "rank 1: NaN", "step": 7}, {"message": "rank 0: NaN", "step": 7}, True),
     ],
 )

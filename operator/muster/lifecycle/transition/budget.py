@@ -14,7 +14,7 @@ from muster.api.status import MAX_ATTEMPT_RECORDS, AttemptRecord, FailureClass, 
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.times import milliseconds
 from muster.lifecycle.state import Verdict
-from muster.lifecycle.transition.same_error import same_error
+from muster.lifecycle.transition.same_error import same_error, same_step
 
 _MOST_TIMES = 1000
 _EXCEEDED = {
@@ -83,15 +83,16 @@ def _is_repeated(status: TrainingJobStatus, facts: Facts, record: AttemptRecord)
         record.last_step is not None or facts.counts_steps(status) or (facts.policy.repeats_without_steps and _was_short(record, facts))
     )
     last = failures[-1]
-    return counts and _signature(last) == _signature(record) and same_error(last.message, record.message)
+    is_same = _signature(last) == _signature(record) and same_error(last.message, record.message)
+    return counts and is_same and same_step(last.last_step, record.last_step, record.message)
 
 
 def _was_short(record: AttemptRecord, facts: Facts) -> bool:
     return record.end_time is not None and record.end_time - record.start_time < timedelta(seconds=facts.policy.lasting_seconds)
 
 
-def _signature(record: AttemptRecord) -> tuple[FailureClass | None, Reason | None, int | None]:
-    return record.failure_class, record.reason, record.last_step
+def _signature(record: AttemptRecord) -> tuple[FailureClass | None, Reason | None]:
+    return record.failure_class, record.reason
 
 
 def _is_without_progress(status: TrainingJobStatus, facts: Facts) -> bool:
