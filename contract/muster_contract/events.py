@@ -193,6 +193,13 @@ class Skipped:
     reason: str = _text(default="", cut=LINE, doc="What is wrong with it.")
 
 
+@event("handlesStop")
+class HandlesStop(Event):
+    """The process saves and ends after SIGTERM. So a request to stop goes to this process, and not to the launcher or shell above it."""
+
+    pid: int = _step(doc="Id of the process.")
+
+
 @event("resumed")
 class Resumed(Event):
     """Where the training of an attempt begins. From rank 0."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from contextlib import suppress
 
 
@@ -21,3 +23,9 @@ def text_of(error: BaseException) -> str:
     with suppress(Exception):
         return " ".join(str(error).split())
     return ""
+
+
+def escape_on_output() -> None:
+    """Makes standard output write characters that its encoding lacks as escapes, as standard error does. By default they raise an error."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")

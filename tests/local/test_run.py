@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import psutil
 import pytest
 import yaml
 
+from muster.local.runner import SAME_REQUEST_SECONDS
 from muster.local.sweep import RUN_MARK, marked
 from muster.report.history import read_history
 from tests.support.local_jobs import TRAIN, LocalJob, finish, has_ended, is_running, job, mark_in
@@ -312,6 +314,8 @@ def test_a_second_ctrl_c_ends_everything_at_once(local_job: LocalJob) -> None:
         wait_until(lambda: local_job.logs().count("up") == 2, "both workers")
         run.send_signal(signal.SIGINT)
         wait_until(lambda: local_job.status.get("message", "").startswith("suspending"), "the reaction to the first Ctrl-C")
+        later = time.monotonic() + SAME_REQUEST_SECONDS
+        wait_until(lambda: time.monotonic() > later, "the time in which a signal belongs to the first Ctrl-C")
         run.send_signal(signal.SIGINT)
         code, output = finish(run)
     assert code == 22, output

@@ -12,6 +12,38 @@ import pytest
 from tests.support.supervisors import DEADLINE, IGNORES_SIGTERM, LINUX, SAVES_ON_SIGTERM, SLEEPS, SupervisorRun, commit_of
 from tests.support.waiting import wait_until
 
+HELPED = """
+import os, signal, subprocess, sys, time
+helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+def save():
+    time.sleep(0.5)
+    print("saved" if helper.poll() is None else "the helper has ended", flush=True)
+    helper.kill()
+    os._exit(0)
+"""
+OWN_HANDLER = f"""{HELPED}
+signal.signal(signal.SIGTERM, lambda *_: save())
+print("ready", flush=True)
+time.sleep(600)
+"""
+WITH_LIBRARY = f"""{HELPED}
+import muster_training as muster
+while not muster.should_stop():
+    print("ready", flush=True)
+    time.sleep(0.05)
+save()
+"""
+LAUNCHER = """
+import os, signal, subprocess, sys
+worker = subprocess.Popen(sys.argv[1:], start_new_session=True)
+def stop(*_):
+    os.killpg(worker.pid, signal.SIGTERM)
+    sys.exit(1)
+signal.signal(signal.SIGTERM, stop)
+sys.exit(worker.wait())
+"""
+"""Handles SIGTERM as torchrun does."""
+
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_request_to_stop_reaches_the_processes_and_what_they_saved_decides(run: SupervisorRun, number: signal.Signals) -> None:
@@ -55,6 +87,32 @@ def test_the_program_inside_a_shell_has_the_grace_too(run: SupervisorRun) -> Non
     os.kill(run.pid, signal.SIGTERM)
     assert run.wait() == 21
     assert "saved" in run.out.read_text()
+
+
+@pytest.mark.skipif(not LINUX, reason="orphans can be adopted on Linux only")
+@pytest.mark.parametrize(
+    ("source", "shell"),
+    [
+        pytest.param(OWN_HANDLER, "PYTHON PROGRAM; true", id="shell"),
+        pytest.param(WITH_LIBRARY, "PYTHON PROGRAM; true", id="shell, with the library"),
+        pytest.param(WITH_LIBRARY, "PYTHON LAUNCHER PYTHON PROGRAM; true", id="shell and launcher"),
+        pytest.param(WITH_LIBRARY, "exec PYTHON LAUNCHER PYTHON PROGRAM", id="launcher"),
+        pytest.param(WITH_LIBRARY, "exec PYTHON LAUNCHER PYTHON LAUNCHER PYTHON PROGRAM", id="nested launcher"),
+        pytest.param(WITH_LIBRARY, "PYTHON PROGRAM; sleep 600", id="shell that goes on"),
+    ],
+)
+def test_a_stop_leaves_the_helpers_of_a_program_alone_until_it_has_saved(run: SupervisorRun, source: str, shell: str) -> None:
+    run.script.write_text(source)
+    launcher = run.folder / "launcher.py"
+    launcher.write_text(LAUNCHER)
+    words = {"PYTHON": sys.executable, "PROGRAM": str(run.script), "LAUNCHER": str(launcher)}
+    for name, word in words.items():
+        shell = shell.replace(name, word)
+    run.start(command=["sh", "-c", shell], grace=3600)
+    run.printed("ready")
+    os.kill(run.pid, signal.SIGTERM)
+    run.wait()
+    assert run.out.read_text().splitlines()[-1] == "saved"
 
 
 @pytest.mark.skipif(not LINUX, reason="orphans can be adopted on Linux only")

@@ -236,6 +236,12 @@ MUTANTS: tuple[Mutant, ...] = (
         "with_charge_moved",
         _charged_twice,
     ),
+    Mutant(
+        "the-same-error-forgotten",
+        "an error that a repeat cannot mend uses up the whole budget, because its message has another pid",
+        (Patch("transition.budget", "same_error", lambda _: lambda one, other: one == other),),
+        tests=("tests/unit/lifecycle/test_budget.py",),
+    ),
     _mutant(
         "correction-forgotten",
         "a preemption that is recognised late is charged to another budget",

@@ -20,6 +20,7 @@ import numpy as np
 
 from muster_contract.errors import BadConfiguration, CheckpointDamaged, TrainerError, UserError
 from muster_contract.strategy import Framework, StrategyRuntime
+from muster_contract.text import escape_on_output
 from muster_contract.trainer_spec import TrainerSpec
 from muster_contract.wire import encode
 from muster_trainer.checkpoint import files, read_back
@@ -211,6 +212,7 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         print("usage: python -m muster_trainer.export PATH-OF-AN-EXPORT", file=sys.stderr)
         return BadConfiguration.code
+    escape_on_output()
     sys.path.insert(0, os.getcwd())
     try:
         print(check(Path(arguments[0])))

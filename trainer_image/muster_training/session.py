@@ -27,6 +27,7 @@ from muster_contract.events import (
     Commit,
     CommitReason,
     Evaluation,
+    HandlesStop,
     NoticeEvent,
     Pace,
     PhaseEvent,
@@ -244,11 +245,16 @@ class Session:
         before = signal.getsignal(signal.SIGTERM)
 
         def requested(number: int, frame: FrameType | None) -> None:
+            if os.getpid() != self._process:  # a forked helper has inherited this handler, but its own end is not a stop of the training
+                signal.signal(number, signal.SIG_DFL if before is None else before)
+                signal.raise_signal(number)
+                return
             self._requested = True
             if callable(before):
                 before(number, frame)
 
         signal.signal(signal.SIGTERM, requested)
+        self.sender.send(HandlesStop(pid=self._process))
 
     # checkpoints
 

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from muster.api.problems import InvalidJobError
-from muster_contract.text import printable
+from muster_contract.text import escape_on_output, printable
 
 COMMANDS: Mapping[str, str] = {
     "bench-collectives": "muster.cli.bench_collectives:bench_collectives",
@@ -72,6 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line, and end with its exit code: 2 for a wrong command line, 11 for a job that cannot run as written."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
+    escape_on_output()
     try:
         code = cli.main([argument for argument in given if argument != "--debug"], prog_name=_program(), standalone_mode=False)
     except click.ClickException as error:

@@ -56,6 +56,9 @@ class Policy:
     """How long after its creation Muster expects a pending replica that has a node, even if `shrinkAfterSeconds` is shorter."""
     lasting_seconds: float = 600
     """An attempt of a program that reports no steps counts as progress if its processes ran this long."""
+    repeats_without_steps: bool = False
+    """Whether the same error twice in a row also ends the job of a program that reports no steps, unless its attempt lasted. On a laptop
+    the user waits for the message. In a cluster the cause may be a service that comes back."""
     node_seconds: float = 3600
     """How long Muster avoids a node after an attempt has failed on it for the second time, or once because of a device."""
     device_seconds: float = 10

@@ -21,6 +21,7 @@ from muster.local.display import make_display
 from muster.local.errors import RunError
 from muster.local.session import run_job
 from muster_contract.codes import ExitCode
+from muster_contract.text import escape_on_output
 
 STOP = signal.SIGHUP
 """Stops a run so that it saves. Unlike a second SIGTERM, a second signal of this kind does not end the run at once."""
@@ -51,6 +52,7 @@ class Request:
 
 def main() -> int:
     """Runs the job. Returns the exit code of `muster run`."""
+    escape_on_output()
     for number in (signal.SIGINT, signal.SIGTERM, STOP):
         signal.signal(number, signal.default_int_handler)  # until the run handles them itself
     request = Request.of(sys.stdin.buffer.readline())

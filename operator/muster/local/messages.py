@@ -8,6 +8,7 @@ from pathlib import Path
 from muster.api.job import TrainingJob
 from muster.api.status import AttemptRecord, ConditionType, Phase, Reason, TrainingJobStatus
 from muster.lifecycle.changes import attempt_changes, changed_condition, new_notices
+from muster.lifecycle.present.message import failure_sentence
 from muster.lifecycle.recording.phases import recovery_sentence
 from muster.local.outcome import last_failure
 from muster.report.page import rounded
@@ -60,10 +61,17 @@ def progress_line(status: TrainingJobStatus) -> str:
     if status.phase is Phase.SUSPENDED:
         return "stopped"  # the status message names spec.suspend, but here the user pressed Ctrl-C
     if status.phase is not Phase.RUNNING or status.progress is None:
-        return f"{status.phase.value.lower()}: {shortened(status.message)}" if status.message else status.phase.value.lower()
+        return f"{status.phase.value.lower()}: {shortened(_without_cause(status))}" if status.message else status.phase.value.lower()
     progress = status.progress
     parts = [f"step {progress.step}" + (f"/{progress.total_steps}" if progress.total_steps else ""), *figures(status)]
     return f"running: {', '.join(parts)}"
+
+
+def _without_cause(status: TrainingJobStatus) -> str:
+    """The message of the status without the cause of the last failure, because a line of its own shows that."""
+    failed = last_failure(status)
+    cause = failure_sentence(failed) if failed else ""
+    return status.message.replace(f", after {cause}", "").replace(f" ({cause})", "") if cause else status.message
 
 
 def figures(status: TrainingJobStatus) -> list[str]:
@@ -155,8 +163,12 @@ def stopped(job: TrainingJob, code: ExitCode, resume_command: str) -> list[str]:
 
 
 def log_tail(log: Path) -> Sequence[str]:
-    """The last lines of a log. Empty if it cannot be read."""
-    return tail_of(log, MOST_LOG_BYTES).splitlines()[-LOG_LINES:]
+    """The last lines of a log, without earlier states of a progress bar, and without an earlier end of the same kind. Empty if it cannot be
+    read."""
+    printed = [line.rstrip("\r").rpartition("\r")[2] for line in tail_of(log, MOST_LOG_BYTES).rstrip("\n").split("\n")]
+    lines = printed[-LOG_LINES:]
+    begins = max((at + 1 for at, line in enumerate(lines[:-1]) if line == lines[-1]), default=0)
+    return lines[begins:] if any(lines) else []
 
 
 def _steps(count: int) -> str:

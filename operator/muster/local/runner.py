@@ -59,6 +59,7 @@ from muster_contract.reports import Reply, Report
 POLICY = Policy(
     settle_seconds=10,
     progress_seconds=0,
+    repeats_without_steps=True,
     delays={
         FailureClass.PREEMPTION: Delays(0.5, 10, free=2),
         FailureClass.INFRASTRUCTURE: Delays(0.5, 10, free=1),
@@ -68,6 +69,7 @@ POLICY = Policy(
 REPORT_SECONDS = 0.005  # from the first report to the next decision, which then covers all reports in between
 TICK_SECONDS = 0.25  # between two reads of the logs that are shown, and between two looks for silent supervisors
 BROKEN_GRACE = 5.0  # grace period in seconds of the replicas of a broken world, because none can save
+SAME_REQUEST_SECONDS = 0.5  # a second signal within this time belongs to the same Ctrl-C
 LONGEST_GRACE = 10.0  # grace period in seconds of processes that remain when `muster run` ends
 
 
@@ -135,7 +137,7 @@ class Runner:
         async with Guard(self._mark, grace), self._channel:
             tasks = [asyncio.create_task(work) for work in (self._show_logs(), self._kill_silent())]
             try:
-                with _signals(self._stop, self._kill):
+                with stop_signals(self._stop, self._kill):
                     await self._fetch_inputs()
                     return await self._until_ended()
             finally:
@@ -410,23 +412,31 @@ class Runner:
 
 
 @contextmanager
-def _signals(stop: Callable[[], None], kill: Callable[[], None]) -> Iterator[None]:
-    """Handles signals. The first SIGINT or SIGTERM calls `stop`, the second `kill`. SIGHUP, when the terminal is closed, calls `stop`."""
-    is_stopping = False
+def stop_signals(stop: Callable[[], None], kill: Callable[[], None]) -> Iterator[None]:
+    """Handles signals. The first SIGINT or SIGTERM calls `stop`, a later one `kill`. SIGHUP, when the terminal is closed, calls `stop`.
+
+    One Ctrl-C arrives twice below a wrapper such as `timeout`, which passes on what the terminal has sent to both. A signal that this
+    process ignores since its start stays ignored, as `nohup` and shells want it.
+    """
+    loop = asyncio.get_running_loop()
+    first: float | None = None
 
     def interrupt() -> None:
-        nonlocal is_stopping
-        (kill if is_stopping else stop)()
-        is_stopping = True
+        nonlocal first
+        if first is None:
+            first = loop.time()
+            stop()
+        elif loop.time() >= first + SAME_REQUEST_SECONDS:
+            kill()
 
-    loop = asyncio.get_running_loop()
     handlers = {signal.SIGINT: interrupt, signal.SIGTERM: interrupt, signal.SIGHUP: stop}
-    for number, handler in handlers.items():
+    handled = {number: handler for number, handler in handlers.items() if signal.getsignal(number) is not signal.SIG_IGN}
+    for number, handler in handled.items():
         loop.add_signal_handler(number, handler)
     try:
         yield
     finally:
-        for number in handlers:
+        for number in handled:
             loop.remove_signal_handler(number)
 
 

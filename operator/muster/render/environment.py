@@ -73,7 +73,8 @@ def environment_of(
     A stand-by replica (`standby`) gets the variables of its world later, in the reply to a report.
     """
     directory = checkpoint_directory(job, CLAIM_PATH)
-    spec = trainer_spec(job.spec, directory, processes=plans.whole.size, grace_seconds=grace.seconds(job.spec, job.status))
+    grace_seconds = grace.seconds(job.spec, job.status)
+    spec = trainer_spec(job.spec, directory, processes=plans.whole.size, grace_seconds=grace_seconds)
     writes_summaries = replica.first_rank in (0, None) or job.spec.members_vary
     env = variables(
         job=job.key,
@@ -98,7 +99,8 @@ def environment_of(
     else:
         world = world_environment(job.spec, replica, strategy=strategy, plan=plans.world, attempt=attempt, addresses=addresses)
     inputs = input_variables(each.name for each in inputs_of(job.spec, replica.role))
-    return {**env, **inputs, **world, **_defaults(job, replica)}
+    launcher = {strategy.launcher_grace: str(grace_seconds)} if strategy.launcher_grace else {}
+    return {**env, **inputs, **world, **launcher, **_defaults(job, replica)}
 
 
 def inputs_of(spec: TrainingJobSpec, role: RoleName) -> list[JobInput]:

@@ -168,6 +168,8 @@ class Strategy:
     reserved: frozenset[str] = frozenset()
     """Variables that a user may not set, in addition to those with the prefix MUSTER_ or PET_, and to the framework's
     `process_environment` and `world_variables`."""
+    launcher_grace: str | None = None
+    """The variable with the seconds that the framework's launcher gives its processes to end after SIGTERM. Users may set it."""
     objects: Callable[[TrainingJobSpec, WorldPlan, Addresses], Sequence[ExtraObject]] | None = None
     """ConfigMaps and Secrets that the pods need. The plan is that of the whole world."""
     placement: Callable[[TrainingJobSpec, RoleName], Placement] = no_placement

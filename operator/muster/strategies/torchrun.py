@@ -112,6 +112,8 @@ MEASURED = Measured(plain="DDP", single="DDP", sharded="FSDP")
 WORKERS = {WORKER: RoleRule(decides_success=True)}
 FIRST_PORTS = {PORT_NAME: PORT}
 RESERVED = frozenset({"TORCH_DISABLE_SHARE_RDZV_TCP_STORE"})
+LAUNCHER_GRACE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+"""torchrun kills its processes after this time, or after 30 s by default."""
 _DATA, _TENSOR = Mesh("data", shards=True), Mesh("tensor")
 
 worker_strategy = partial(
@@ -120,6 +122,7 @@ worker_strategy = partial(
     first_ports=FIRST_PORTS,
     environment=environment,
     reserved=RESERVED,
+    launcher_grace=LAUNCHER_GRACE,
     snapshot_roles=frozenset(WORKERS),
     communications=COLLECTIVE_LIBRARIES,
     spares=True,
@@ -153,6 +156,7 @@ RPC = Strategy(
     first_ports=FIRST_PORTS,
     environment=environment,
     reserved=RESERVED,
+    launcher_grace=LAUNCHER_GRACE,
     options=frozenset({"synchronous"}),
     snapshot_roles=frozenset({CHIEF, WORKER, PS}),
     is_synchronous=lambda spec: bool(spec.options.synchronous),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import sys
+
 import pytest
 
-from muster_contract.text import printable
+from muster_contract.text import escape_on_output, printable
 
 
 @pytest.mark.parametrize(
@@ -31,3 +34,11 @@ def test_no_more_characters_are_escaped_than_shown(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("muster_contract.text.ascii", counted, raising=False)
     assert printable("\x1b" * 100_000, most=10) == r"\x1b\x1b\x"
     assert len(escaped) == 10
+
+
+def test_a_character_that_the_terminal_lacks_is_printed_as_an_escape(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="iso8859-1"))
+    escape_on_output()
+    print("f\u00fcr \u5b66 \U0001f680", flush=True)
+    assert written.getvalue() == b"f\xfcr \\u5b66 \\U0001f680\n"

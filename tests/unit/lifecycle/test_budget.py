@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from muster.api.status import Phase, Reason, Restarts
-from tests.unit.lifecycle.lifecycle_cases import Story, at, created, failed, replica, report, running_story
+from muster.lifecycle.policy import Policy
+from tests.unit.lifecycle.lifecycle_cases import Story, at, created, failed, job, replica, report, running_story
 
 
 def breaks(story: Story, code: int, *, seconds: float, message: str, step: int | None = None) -> None:
@@ -72,6 +73,9 @@ def test_bad_configuration_is_never_retried() -> None:
         ({"message": "NaN", "step": 7}, {"message": "NaN", "step": 8}, False),
         ({"message": "NaN", "step": 7}, {"message": "Inf", "step": 7}, False),
         ({"message": "ImportError"}, {"message": "ImportError"}, True),
+        ({"message": "worker (pid 7) is killed", "step": 7}, {"message": "worker (pid 8) is killed", "step": 9}, True),
+        ({"message": "worker (pid 7) is killed", "step": 7}, {"message": "worker (pid 8) is killed", "step": 29}, False),
+        ({"message": "rank 1: NaN", "step": 7}, {"message": "rank 0: NaN", "step": 7}, True),
     ],
 )
 def test_the_same_error_at_the_same_step_twice_ends_the_job(first: dict[str, Any], second: dict[str, Any], ends: bool) -> None:
@@ -88,6 +92,17 @@ def test_equal_errors_of_a_script_without_steps_do_not_end_the_job() -> None:
     breaks(story, 10, seconds=100, message="exit code 1")
     breaks(story, 10, seconds=500, message="exit code 1")
     assert story.status.phase is Phase.RECOVERING
+
+
+def test_a_local_run_of_a_script_ends_after_one_repeat_of_an_error_unless_the_attempt_lasted() -> None:
+    for ended, ends in (((20, 60), True), ((20, 660), False)):
+        story = Story(job(workers=1, trainer={"script": "train.py"}), policy=Policy(repeats_without_steps=True))
+        for attempt, seconds in enumerate(ended):
+            story.see(replica(attempt=attempt), seconds=20 * attempt + 10)
+            story.see(failed(code=10, attempt=attempt, seconds=seconds, message=f"rank {attempt}: KeyError: 'b'"), seconds=seconds)
+        assert (story.status.phase is Phase.FAILED) is ends
+        if ends:
+            assert story.condition("Failed") == ("True", "RepeatedError")
 
 
 def test_attempts_without_a_new_step_end_the_job_for_every_class() -> None:

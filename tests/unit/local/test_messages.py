@@ -10,7 +10,7 @@ from rich.console import Console
 
 from muster.api.status import AttemptRecord, CheckpointStatus, Notice, Phase, Progress, Reason, Restarts, TrainingJobStatus
 from muster.local.display import PanelDisplay, PlainDisplay
-from muster.local.messages import change_lines, duration, failure, stopped, success
+from muster.local.messages import change_lines, duration, failure, log_tail, progress_line, stopped, success
 from muster_contract.codes import ExitCode
 from muster_contract.notices import NoticeReason
 from tests.support.texts import absent
@@ -130,6 +130,22 @@ def test_an_invalid_job_is_shown_once_with_the_name_of_its_file(tmp_path: Path) 
     assert [line.count("there is no task 'x'") for line in lines] == [1, 0]
     assert absent(lines[0], "jobs/a.yaml", "tiny", "worker-1") == []
     assert str(log) in lines[1]
+
+
+def test_the_end_of_a_log_shows_the_last_error_once_and_a_progress_bar_as_it_was_last(tmp_path: Path) -> None:
+    log = tmp_path / "log.txt"
+    error = "Traceback (most recent call last):\n  at line 4\nValueError: NaN\n"
+    log.write_bytes(f"start\n{error}again\r\n1 %\r2 %\r3 %{error}".encode())
+    assert log_tail(log) == ["again", "3 %Traceback (most recent call last):", "  at line 4", "ValueError: NaN"]
+    log.write_text("")
+    assert log_tail(log) == []
+
+
+def test_the_line_about_a_restart_leaves_out_the_cause_that_has_a_line_of_its_own() -> None:
+    record = failed(0, reason=Reason.USER_ERROR, message="rank 0: KeyError: 'b'")
+    message = "attempt 1 begins at 10:00:01 UTC (back-off), after UserError of worker-1: rank 0: KeyError: 'b'"
+    status = TrainingJobStatus(phase=Phase.RECOVERING, message=message, attempts=(record, BEGUN))
+    assert progress_line(status) == "recovering: attempt 1 begins at 10:00:01 UTC (back-off)"
 
 
 def test_a_stop_shows_the_saved_step_and_the_command_to_continue() -> None:

@@ -154,6 +154,7 @@ def test_a_replica_gets_the_variables_of_the_contract() -> None:
         "WORLD_SIZE": "2",
         "RANK": "1",
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "120",
         "PYTHONUNBUFFERED": "1",
     }
     assert decode(StrategyRuntime, trainer.pop("strategy")) == strategy_of("DDP").runtime
@@ -338,6 +339,16 @@ def test_a_process_has_as_many_threads_as_cpus(cpu: str | int, processes: int, t
     assert environment_of(pod)["OMP_NUM_THREADS"] == threads
 
 
+def test_torchrun_gives_its_workers_the_grace_period_unless_the_job_sets_another_time() -> None:
+    name = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+    job = {"trainer": {"command": ["torchrun", "a.py"]}, "checkpoint": {"gracePeriodSeconds": 300}}
+    [pod] = pods_of(ddp(**job, roles={"worker": {"replicas": 1}})).values()
+    assert environment_of(pod)[name] == "300"
+    template = {"spec": {"containers": [{"name": "trainer", "env": [{"name": name, "value": "40"}]}]}}
+    [pod] = pods_of(ddp(**job, roles={"worker": {"replicas": 1, "template": template}})).values()
+    assert environment_of(pod)[name] == "40"
+
+
 SUPERVISOR = ["python", "-P", "-m", "muster_trainer.supervisor"]
 COPIED_SUPERVISOR = [
     *("/muster/lib/ld.so", "--inhibit-cache", "--library-path", "/muster/lib", "/muster/bin/python", "-I", "-S"),
@@ -508,7 +519,7 @@ def test_a_template_cannot_override_reserved_variables_and_side_cars_get_none() 
 def test_a_template_cannot_remove_reserved_variables(env: Any) -> None:
     plain = pods_of(ddp())["job-worker-0"]
     [pod] = pods_of(worker({"spec": {"containers": [{"name": "trainer", "env": env}]}})).values()
-    reserved = {name for name in environment_of(plain) if name != "PYTHONUNBUFFERED"}
+    reserved = set(environment_of(plain)) - {"PYTHONUNBUFFERED", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"}
     assert reserved <= set(environment_of(pod))
 
 

@@ -234,3 +234,15 @@ def test_figures_that_are_not_numbers_are_left_out(enter: Enter) -> None:
     first, second = of(sent, "step")
     assert ("loss" in first, second["loss"]) == (False, "nan")
     assert [event["metrics"] for event in of(sent, "evaluation")] == [{"recall": 0.5}]
+
+
+def test_a_forked_helper_ends_at_sigterm_although_the_program_saves_first(enter: Enter) -> None:
+    sent = enter()
+    assert not muster.should_stop()
+    assert of(sent, "handlesStop") == [{"event": "handlesStop", "pid": os.getpid()}]
+    helper = os.fork()
+    if not helper:
+        signal.raise_signal(signal.SIGTERM)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(helper, 0)[1]) == -signal.SIGTERM
+    assert not muster.should_stop()

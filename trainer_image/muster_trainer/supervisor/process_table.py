@@ -9,6 +9,7 @@ from pathlib import Path
 
 STOPPED = "stopped"
 NO_PROCESS = "gone"
+ENDED = (NO_PROCESS, "zombie", "dead")
 _STATES = {
     "R": "running",
     "S": "sleeping",
@@ -39,6 +40,16 @@ def descendants(pid: int) -> list[int]:
         front = [child for parent in front for child in children.get(parent, ())]
         result += front
     return result
+
+
+def children(pid: int) -> list[int]:
+    """The pids of the children of a process. Those of a subreaper include the orphans that it has adopted."""
+    return [each for each, (parent, _) in _table().items() if parent == pid]
+
+
+def runs(pid: int) -> bool:
+    """Whether the process exists and has not ended."""
+    return state(pid) not in ENDED
 
 
 def _table() -> dict[int, tuple[int, str]]:

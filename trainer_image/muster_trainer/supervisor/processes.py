@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +18,6 @@ from muster_contract.environment import EVENTS_FD, MEMORY_FD, ORDERS_FD
 from muster_contract.errors import BadConfiguration, UserError
 from muster_trainer.host.parent import die_with
 from muster_trainer.supervisor.environment import Launch
-from muster_trainer.supervisor.process_table import descendants
 
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -164,12 +163,15 @@ def reap(processes: list[Process]) -> list[Process]:
             ended.append(by_pid[pid])
 
 
-def signal_descendants(number: int, *, spare: Collection[int] = ()) -> int:
-    """Signals all descendants of this process except those in `spare` (0: only counts them). Returns how many there were."""
-    pids = [pid for pid in descendants(os.getpid()) if pid not in spare]
+def kill_all(pids: Iterable[int]) -> None:
+    """Sends SIGKILL to each of these processes that still runs."""
     for pid in pids:
-        _signal_if_running(os.kill, pid, number)
-    return len(pids)
+        _signal_if_running(os.kill, pid, signal.SIGKILL)
+
+
+def terminate(pid: int) -> None:
+    """Sends SIGTERM to the process, if it still runs."""
+    _signal_if_running(os.kill, pid, signal.SIGTERM)
 
 
 def _signal_if_running(send: Callable[[int, int], None], pid: int, number: int) -> None:

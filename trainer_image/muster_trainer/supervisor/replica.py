@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
+import os
 import selectors
-import signal
 import time
 from dataclasses import dataclass, replace
 from itertools import chain
 
 from muster_contract.codes import ExitCode, signal_name
 from muster_contract.environment import RESCUE_SECONDS, ReplicaEnvironment
-from muster_contract.events import Activity, Commit, CommitReason, Completed, Evaluation, Event, Pace, Save, Step, Waiting
+from muster_contract.events import Activity, Commit, CommitReason, Completed, Evaluation, Event, HandlesStop, Pace, Save, Step, Waiting
 from muster_contract.notices import Notice, NoticeReason
 from muster_contract.reports import LastWords, ProcessReport, ProcessState, Report, Stack
 from muster_contract.run_state import RunState, apply, with_notice
@@ -26,9 +26,11 @@ from muster_trainer.supervisor.outcome import STOPPED, End, Outcome, judge, mean
 from muster_trainer.supervisor.output import Output, say
 from muster_trainer.supervisor.output_tail import peer_lost_pattern
 from muster_trainer.supervisor.permanent_failure import START_SECONDS
-from muster_trainer.supervisor.processes import Process, become_subreaper, reap, signal_descendants
+from muster_trainer.supervisor.process_table import children, descendants
+from muster_trainer.supervisor.processes import Process, become_subreaper, kill_all, reap
 from muster_trainer.supervisor.reporting import Reporter, report_of
 from muster_trainer.supervisor.signals import SignalInbox
+from muster_trainer.supervisor.stop_requests import StopRequests
 from muster_trainer.supervisor.survivors import Survivors, order_to_leave
 from muster_trainer.supervisor.warm import Starter
 
@@ -119,6 +121,7 @@ class Replica:
         self._output = Output()
         self._ends: list[Ended] = []
         self._ending = Ending()
+        self._stop_requests = StopRequests()
         self._stops_handled = 0
         self._stacks: tuple[Stack, ...] = ()
         self._earliest_end = 0.0
@@ -240,6 +243,8 @@ class Replica:
                     self._listener.posts.superseded = True
             if isinstance(line.event, Waiting) and self._spec.is_bundled:
                 self._process_of(reader.rank).waiting = True
+            if isinstance(line.event, HandlesStop):
+                self._stop_requests.add_handler(line.event.pid)
             if isinstance(line.event, Completed):
                 self._completed.add(reader.rank)
             self._commit_reasons |= commit_reasons(line.event, stop_requested=self._stops_handled > 0)
@@ -357,10 +362,13 @@ class Replica:
     def _carry_out_ending(self) -> None:
         now = time.monotonic()
         ending = self._ending
-        if now >= ending.term_at and not ending.termed:
-            ending.termed = True
+        if now >= ending.term_at and not ending.killed:
+            if not ending.termed:
+                ending.termed = True
+                self._drain_events()  # a program may have reported just now that it handles the request
             for process in self._to_end:
-                process.send(signal.SIGTERM)
+                if process.running:
+                    self._stop_requests.send(process.pid, now)
         if now >= ending.kill_at and not ending.killed:
             ending.killed = True
             for process in self._to_end:
@@ -376,20 +384,27 @@ class Replica:
 
     def _clear_descendants(self) -> None:
         """Ends the remaining descendants. After a request to stop, they get the rest of the grace period: if the process was a shell,
-        SIGTERM has ended it, and its training may still save."""
+        SIGTERM has ended it, and its training may still save. SIGTERM goes to orphans only, because a process whose parent runs may be a
+        data loader that this parent needs for its save."""
         now = time.monotonic()
         term_until = max(now + DESCENDANT_GRACE, self._ending.kill_at if self._stops_handled == 1 else 0.0)
         kill_until = term_until + DESCENDANT_DEADLINE
         self._turn(0)
-        remaining = signal_descendants(signal.SIGTERM, spare=self._spare)
-        while remaining and time.monotonic() < kill_until:
-            self._turn(0.05)
+        while (remaining := self._descendants()) and now < kill_until:
             if self._inbox.stops > max(1, self._stops_handled):
                 term_until = 0.0
-            kill = time.monotonic() >= term_until
-            remaining = signal_descendants(signal.SIGKILL if kill else 0, spare=self._spare)
+            if now < term_until:
+                for pid in set(children(os.getpid())).intersection(remaining):
+                    self._stop_requests.send(pid, now)
+            else:
+                kill_all(remaining)
+            self._turn(0.05)
+            now = time.monotonic()
         if remaining:
-            self._notice(NoticeReason.PROCESSES_REMAIN, f"{remaining} processes cannot be ended, not even by SIGKILL")
+            self._notice(NoticeReason.PROCESSES_REMAIN, f"{len(remaining)} processes cannot be ended, not even by SIGKILL")
+
+    def _descendants(self) -> list[int]:
+        return [pid for pid in descendants(os.getpid()) if pid not in self._spare]
 
     @property
     def _spare(self) -> frozenset[int]:

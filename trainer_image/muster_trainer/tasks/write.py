@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from muster_contract.errors import TrainerError
+from muster_contract.text import escape_on_output
 from muster_trainer.data import DataSet
 from muster_trainer.data.files import FORMATS
 
@@ -55,6 +56,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--format", choices=FORMATS, default="TFRecord")
     parser.add_argument("--files", type=int, default=4, help="number of files of the train part (default 4); the test part is one file")
+    escape_on_output()
     arguments = parser.parse_args()
     if arguments.files < 1:
         parser.error("--files: write 1 or more")

@@ -14,6 +14,7 @@ from muster.api.status import MAX_ATTEMPT_RECORDS, AttemptRecord, FailureClass, 
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.times import milliseconds
 from muster.lifecycle.state import Verdict
+from muster.lifecycle.transition.same_error import same_error, same_step
 
 _MOST_TIMES = 1000
 _EXCEEDED = {
@@ -29,7 +30,8 @@ def verdict(status: TrainingJobStatus, facts: Facts, record: AttemptRecord) -> V
     if record.reason in (Reason.BAD_CONFIGURATION, Reason.INPUT_REFUSED):
         return Verdict(record.reason, last, record.attempt, at_once=True)
     if _is_repeated(status, facts, record):
-        return Verdict(Reason.REPEATED_ERROR, f"the same error twice in a row at the same step: {last}", record.attempt)
+        where = "" if record.last_step is None else " at the same step"
+        return Verdict(Reason.REPEATED_ERROR, f"the same error twice in a row{where}: {last}", record.attempt)
     if _is_without_progress(status, facts):
         message = f"{status.restarts.without_progress} attempts in a row did no new step; {last}"
         return Verdict(Reason.NO_PROGRESS, message, record.attempt)
@@ -77,12 +79,20 @@ def _is_repeated(status: TrainingJobStatus, facts: Facts, record: AttemptRecord)
     failures = [other for other in status.attempts if other.failure_class and other.attempt < record.attempt]
     if not failures or record.failure_class is not FailureClass.APPLICATION:
         return False
-    has_step = record.last_step is not None or facts.counts_steps(status)
-    return has_step and _signature(failures[-1]) == _signature(record)
+    counts = (
+        record.last_step is not None or facts.counts_steps(status) or (facts.policy.repeats_without_steps and _was_short(record, facts))
+    )
+    last = failures[-1]
+    is_same = _signature(last) == _signature(record) and same_error(last.message, record.message)
+    return counts and is_same and same_step(last.last_step, record.last_step, record.message)
 
 
-def _signature(record: AttemptRecord) -> tuple[FailureClass | None, Reason | None, str, int | None]:
-    return record.failure_class, record.reason, record.message, record.last_step
+def _was_short(record: AttemptRecord, facts: Facts) -> bool:
+    return record.end_time is not None and record.end_time - record.start_time < timedelta(seconds=facts.policy.lasting_seconds)
+
+
+def _signature(record: AttemptRecord) -> tuple[FailureClass | None, Reason | None]:
+    return record.failure_class, record.reason
 
 
 def _is_without_progress(status: TrainingJobStatus, facts: Facts) -> bool:
