@@ -386,6 +386,13 @@ MUTANTS: tuple[Mutant, ...] = (
         _not_awaited,
     ),
     _unit(
+        "silence-of-a-pod-overslept",
+        "a pod that lacks a volume says so only after an event that has nothing to do with it",
+        "muster.lifecycle.decide:silence_due",
+        _always(None),
+        "lifecycle/test_status",
+    ),
+    _unit(
         "last-words-acknowledge-all",
         "a world is taken for complete while processes of the attempt before run in it",
         "muster.lifecycle.facts.membership:_reported",

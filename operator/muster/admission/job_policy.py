@@ -133,8 +133,9 @@ def _template_problems(policy: JobPolicy, template: Mapping[str, Any], path: str
     for key in ("serviceAccountName", "serviceAccount"):
         if spec.get(key):
             yield from _name_problems(policy.service_accounts, spec[key], f"{path}.{key}")
-    if spec.get("automountServiceAccountToken") and not (spec.get("serviceAccountName") or spec.get("serviceAccount")):
-        yield from _name_problems(policy.service_accounts, "default", f"{path}.automountServiceAccountToken")
+    if not (spec.get("serviceAccountName") or spec.get("serviceAccount")):
+        for token in _tokens(spec, path):
+            yield from _name_problems(policy.service_accounts, "default", token)
     if spec.get("priorityClassName"):
         yield from _name_problems(policy.priority_classes, spec["priorityClassName"], f"{path}.priorityClassName")
     for here, volume in _items(spec, "volumes", path):
@@ -142,6 +143,16 @@ def _template_problems(policy: JobPolicy, template: Mapping[str, Any], path: str
     for kind in ("containers", "initContainers"):
         for here, container in _items(spec, kind, path):
             yield from _container_problems(policy, container, here)
+
+
+def _tokens(spec: Mapping[str, Any], path: str) -> Iterator[str]:
+    """The fields that give a pod a token of its service account."""
+    if spec.get("automountServiceAccountToken"):
+        yield f"{path}.automountServiceAccountToken"
+    for here, volume in _items(spec, "volumes", path):
+        for source, each in _items(mapping(volume.get("projected")), "sources", f"{here}.projected"):
+            if each.get("serviceAccountToken") is not None:
+                yield f"{source}.serviceAccountToken"
 
 
 def _volume_problems(policy: JobPolicy, volume: Mapping[str, Any], path: str) -> Iterable[Problem]:

@@ -84,7 +84,7 @@ def _changed_parts(
         for name in sorted((names & _names(own, kind)) | (names & _names(plain, kind) - _names(pod, kind))):
             message = f"{name} is one of preset {preset}, which a job may not change or remove; write another name"
             yield Problem(f"{field}.{kind}", message)
-    if any(_names(given, kind) for kind in _CONTAINER_LISTS):
+    if any(each.get("image") for _, each in _containers(given) if each.get("name") != TRAINER_CONTAINER):
         for name in _SHARED:
             if name in own:
                 message = f"may not be set, because it would change the containers of preset {preset} too; leave it out"

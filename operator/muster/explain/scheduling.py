@@ -106,7 +106,7 @@ SCHEDULING: tuple[Cause, ...] = rows(
     ),
     (
         "QuotaNeverFits",
-        r"insufficient quota for (?P<what>\S+) in flavor \S+, request > maximum capacity",
+        r"insufficient quota for (?P<what>\S+) in flavor \S+, .*> maximum capacity",
         "the job asks for more {what} than the whole quota of its queue",
         "ask for less in roles.*.resources or for fewer replicas, or name another queue in scheduling.queue",
     ),

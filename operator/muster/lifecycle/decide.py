@@ -24,7 +24,7 @@ from muster.lifecycle.state import Ended, State
 from muster.lifecycle.transition import attempts, clean_up, deadline, elastic, nodes, replacing, requeueing
 from muster.lifecycle.transition.attempts import with_end
 from muster.lifecycle.transition.fence import acknowledge_due, acknowledging
-from muster.lifecycle.transition.pods import has_failed_outside_the_world, keeps_its_log
+from muster.lifecycle.transition.pods import has_failed_outside_the_world, keeps_its_log, silence_due
 from muster.lifecycle.transition.transition import must_look_live, transition
 
 _AT_ONCE = timedelta(milliseconds=1)
@@ -114,6 +114,7 @@ def _world_times(status: TrainingJobStatus, facts: Facts) -> list[datetime | Non
     must_look = are_deleted or any(not keeps_its_log(status, facts, view) for view in leaving)
     return [
         *(facts.retry_time(view) for view in facts.replicas_of(status.attempt) if has_failed_outside_the_world(view, facts)),
+        silence_due(status, facts),
         acknowledge_due(status, facts) if awaited else None,
         *(time for view in (*facts.everyone, *facts.left_behind) for time in clean_up.times_of_leaving(view, facts)),
         *silence.times(status, facts),

@@ -21,6 +21,11 @@ from muster.render.pods import labels_of, owner_of
 from muster.strategies.registry import strategy_of
 
 PODS_READY = "PodsReady"
+_WAITS_FOR_START, _STARTED = "WaitForStart", "Started"
+_WAITS_FOR_RECOVERY, _RECOVERED = "WaitForRecovery", "Recovered"
+"""Reasons of the condition PodsReady, as Kueue's own controllers write them."""
+_REQUEUED_AT_ONCE = ("Preempted", "NodeFailures")
+"""Reasons of an eviction after which Kueue's own controllers queue a Workload again. After all others, Kueue decides when it may."""
 _READ_BY_KUEUE = ("nodeSelector", "tolerations", "runtimeClassName", "overhead", "resources", "resourceClaims")
 """The fields of a pod, besides its containers, that decide which flavors fit the pod and which resources and devices it needs."""
 
@@ -103,17 +108,25 @@ def is_true(existing: dict[str, Any], condition: str) -> bool:
 
 
 def with_pods_ready(existing: dict[str, Any], is_ready: bool, now: str) -> dict[str, Any]:
-    """The Workload with the condition that all pods of the world run, or not. Kueue can limit the time for this (`waitForPodsReady`)."""
+    """The Workload with the condition that all pods of the world run, or not. Kueue can limit the time for this (`waitForPodsReady`).
+
+    Kueue measures the time of a recovery from this change only if the reason is that of a recovery, and else from the admission.
+    """
     if is_true(existing, PODS_READY) == is_ready:
         return existing
-    others = [each for each in existing["status"]["conditions"] if each["type"] != PODS_READY]
-    return {**existing, "status": {**existing["status"], "conditions": [*others, _pods_ready(existing, is_ready, now)]}}
-
-
-def _pods_ready(existing: dict[str, Any], is_ready: bool, now: str) -> dict[str, Any]:
+    recovers = conditions_of(existing).get(PODS_READY, {}).get("reason") in (_WAITS_FOR_RECOVERY, _RECOVERED)
+    reason = (_RECOVERED if recovers else _STARTED) if is_ready else _WAITS_FOR_RECOVERY
     message = "all pods of the world run" if is_ready else "not all pods of the world run"
-    condition = {"type": PODS_READY, "status": "True" if is_ready else "False", "reason": PODS_READY, "message": message}
-    return {**condition, "lastTransitionTime": now, "observedGeneration": existing["metadata"]["generation"]}
+    condition = {
+        "type": PODS_READY,
+        "status": "True" if is_ready else "False",
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": now,
+        "observedGeneration": existing["metadata"]["generation"],
+    }
+    others = [each for each in existing["status"]["conditions"] if each["type"] != PODS_READY]
+    return {**existing, "status": {**existing["status"], "conditions": [*others, condition]}}
 
 
 def admitted_count(existing: dict[str, Any], pod_set: str) -> int | None:
@@ -147,17 +160,15 @@ def released(existing: dict[str, Any], now: str) -> dict[str, Any]:
     """An evicted Workload that gives its quota back and waits in its queue again, as Kueue's own controllers leave it."""
     status = {name: value for name, value in existing["status"].items() if name not in ("admission", "reclaimablePods")}
     evicted = conditions_of(existing).get("Evicted", {})
-    requeued = evicted.get("reason") in ("Preempted", "PodsReadyTimeout", "AdmissionCheck")
     ends = {"QuotaReserved": "Pending", "Admitted": "NoReservation"}
     if PODS_READY in conditions_of(existing):
-        ends[PODS_READY] = PODS_READY
+        ends[PODS_READY] = _WAITS_FOR_START
     message = evicted.get("message") or "the pods of the job have ended"
     others = [each for each in status["conditions"] if each["type"] not in (*ends, "Requeued")]
     base = {"message": message, "lastTransitionTime": now, "observedGeneration": existing["metadata"]["generation"]}
     conditions = [{**base, "type": kind, "status": "False", "reason": reason} for kind, reason in ends.items()]
-    waits = evicted.get("reason") in ("PodsReadyTimeout", "AdmissionCheck")
     if evicted and not (evicted.get("reason") or "").startswith("Deactivated"):
-        state = "True" if requeued and not waits else "False"
+        state = "True" if evicted.get("reason") in _REQUEUED_AT_ONCE else "False"
         conditions.append({**base, "type": "Requeued", "status": state, "reason": evicted["reason"]})
     return {**existing, "status": {**status, "conditions": [*others, *conditions]}}
 

@@ -45,6 +45,12 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
         f"{POD}.automountServiceAccountToken",
         "train",
     ),
+    "a token of the default one in a volume": (
+        {"serviceAccounts": ["train"]},
+        pod(volumes=[{"name": "p", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}]),
+        f"{POD}.volumes[0].projected.sources[0].serviceAccountToken",
+        "train",
+    ),
     "a priority class": (
         {"priorityClasses": ["low"]},
         {"scheduling": {"priorityClassName": "vip"}},

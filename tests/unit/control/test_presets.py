@@ -290,6 +290,13 @@ def test_a_claim_of_a_role_does_not_take_a_device_of_the_preset() -> None:
     assert {each.field for each in found} == {f"spec.roles.worker.template.spec.{each}" for each in ("resourceClaims", "containers")}
 
 
+def test_a_job_may_set_what_all_containers_share_if_its_preset_has_none_of_its_own() -> None:
+    patches = {"initContainers": [{"name": "muster-inputs", "resources": {"limits": {"cpu": "1"}}}], **trainer(image="torch")}
+    shared = {"securityContext": {"fsGroup": 1000}, "hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
+    own = {**NAMED, "roles": {"worker": {"replicas": 2, "template": {"spec": shared}}}}
+    assert admission(Presets([preset(template={"spec": patches})])).admit(obj(own)).problems == ()
+
+
 @pytest.mark.parametrize(
     "spec",
     [

@@ -120,6 +120,13 @@ TABLE: list[tuple[str, Source, str, str]] = [
         "couldn't assign flavors to pod set worker: insufficient quota for cpu in flavor main, request > maximum capacity (9 > 4)",
     ),
     (
+        "QuotaNeverFits",  # Kueue 0.17
+        T,
+        "WaitingForQuota",
+        "queue team: Pending: couldn't assign flavors to pod set worker: insufficient quota for nvidia.com/gpu in flavor main, "
+        "previously considered podsets requests (0) + current podset request (16) > maximum capacity (8)",
+    ),
+    (
         "QuotaUsed",
         T,
         "WaitingForQuota",

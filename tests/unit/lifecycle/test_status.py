@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from muster.api.status import ConditionType, Phase
 from tests.support.texts import absent
 from tests.unit.lifecycle.lifecycle_cases import Story, at, failed, job, replica, running, running_story
@@ -115,3 +117,17 @@ def test_the_message_lists_only_a_few_replicas() -> None:
     story.see(seconds=0)
     assert [f"worker-{index}" in story.status.message for index in range(5)] == [True, True, True, False, False]
     assert "97 more" in story.status.message
+
+
+def test_a_pod_whose_containers_do_not_begin_says_what_may_be_missing() -> None:
+    story = Story(job(workers=2))
+    story.see(seconds=0)
+    placed = [replica(f"worker-{index}", phase="Pending", node="n1", placed=at(5)) for index in (0, 1)]
+    decision = story.see(*placed, seconds=10)
+    assert ("explain" in story.status.message, decision.wake) == (False, at(35))
+    story.see(*placed, seconds=35)
+    assert absent(story.status.message, "worker-0, worker-1 (0 of 2 run): ", "ConfigMap", "muster explain digits") == []
+    story.see(*(replace(each, reason="ImagePullBackOff") for each in placed), seconds=40)
+    assert ("ImagePullBackOff" in story.status.message, "explain" in story.status.message) == (True, False)
+    story.see(*running(), seconds=50)
+    assert "explain" not in story.status.message

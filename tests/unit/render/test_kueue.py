@@ -120,6 +120,17 @@ def test_a_workload_says_whether_all_pods_run_and_not_after_it_was_evicted() -> 
     assert "PodsReady" not in states(released(existing, now))
 
 
+def test_the_time_limit_of_a_recovery_begins_with_the_recovery_and_not_with_the_admission() -> None:
+    now, waiting = "2026-01-01T00:00:00Z", answered(("Admitted", "True", "A"), ("PodsReady", "False", "WaitForStart"))
+    reasons = []
+    for is_ready in (True, False, True, False):
+        waiting = with_pods_ready(waiting, is_ready, now)
+        reasons += [each["reason"] for each in waiting["status"]["conditions"] if each["type"] == "PodsReady"]
+    assert reasons == ["Started", "WaitForRecovery", "Recovered", "WaitForRecovery"]
+    [ended] = [each for each in released(waiting, now)["status"]["conditions"] if each["type"] == "PodsReady"]
+    assert ended["reason"] == "WaitForStart"
+
+
 def states(existing: dict[str, Any]) -> dict[str, str]:
     return {each["type"]: each["status"] for each in existing["status"]["conditions"]}
 
@@ -142,7 +153,16 @@ def test_a_job_may_run_while_its_workload_is_admitted_and_not_evicted(existing: 
 
 
 @pytest.mark.parametrize(
-    ("reason", "requeued"), [("Preempted", "True"), ("PodsReadyTimeout", "False"), ("LocalQueueStopped", "False"), ("Deactivated", None)]
+    ("reason", "requeued"),
+    [
+        ("Preempted", "True"),
+        ("NodeFailures", "True"),
+        ("PodsReadyTimeout", "False"),
+        ("AdmissionCheck", "False"),
+        ("LocalQueueStopped", "False"),
+        ("Deactivated", None),
+        ("DeactivatedDueToRequeuingLimitExceeded", None),
+    ],
 )
 def test_an_evicted_workload_gives_its_quota_back_and_is_queued_if_that_is_allowed(reason: str, requeued: str | None) -> None:
     existing = answered(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 
 from muster.api.spec import CleanPodPolicy
 from muster.api.status import Member, Phase, TrainingJobStatus
@@ -19,6 +20,9 @@ from muster.lifecycle.transition.fence import acknowledging, exit_seconds, is_cl
 from muster_contract.inputs import amount
 
 Actions = tuple[Action, ...]
+
+_SILENT_SECONDS = 30.0
+"""A pod on a node whose containers have not begun after this time usually pulls a large image, or lacks a volume."""
 
 
 def actions(status: TrainingJobStatus, state: State, facts: Facts) -> Actions:
@@ -142,7 +146,7 @@ def waiting_sentence(status: TrainingJobStatus, facts: Facts, *, brief: bool = F
     if older:
         return f"{listed([view.name for view in older])} of an older attempt to be gone{_stuck(older, facts)}"
     absent = [member.label for member in missing(status, facts)]
-    pending = [view for view in facts.trainers(status.attempt) if view.phase is ReplicaPhase.PENDING]
+    pending = _pending(status, facts)
     if pending and not absent and gang.is_waiting(status, facts):
         return f"{gang.sentence(status, facts)}{reasons(pending, brief=brief)}"
     if pending and not absent and all(view.inputs for view in pending) and (fetched := _inputs_sentence(status)):
@@ -150,8 +154,33 @@ def waiting_sentence(status: TrainingJobStatus, facts: Facts, *, brief: bool = F
     names = listed([*absent, *(view.label for view in pending)]) or "its replicas"
     refused = (brief and facts.observed.refusal) or facts.observed.refused
     refusal = f"; the API server refuses to create more: {refused}" if refused else ""
-    reason = reasons(pending, brief=brief)
+    reason = reasons(pending, brief=brief) or _silence(status, facts)
     return f"{names} ({running(status, facts)} of {len(world_members(status, facts))} run){reason}{refusal}"
+
+
+def silence_due(status: TrainingJobStatus, facts: Facts) -> datetime | None:
+    """When the message says that the containers of a pod on a node have not begun. None if a pod says why it waits.
+
+    The kubelet does not write into the pod that a ConfigMap or Secret is missing, only into Events, which Muster has no right to read.
+    """
+    pending = _pending(status, facts)
+    if reasons(pending, brief=True) or any(view.inputs for view in pending):
+        return None
+    return min((view.placed + timedelta(seconds=_SILENT_SECONDS) for view in pending if view.placed), default=None)
+
+
+def _silence(status: TrainingJobStatus, facts: Facts) -> str:
+    due = silence_due(status, facts)
+    if due is None or facts.now < due:
+        return ""
+    return (
+        ": its image is still being pulled, or a ConfigMap, Secret or claim that it mounts is missing; "
+        f"muster explain {facts.job.metadata.name} says which"
+    )
+
+
+def _pending(status: TrainingJobStatus, facts: Facts) -> list[ReplicaView]:
+    return [view for view in facts.trainers(status.attempt) if view.phase is ReplicaPhase.PENDING]
 
 
 def _inputs_sentence(status: TrainingJobStatus) -> str:
