@@ -250,7 +250,7 @@ class LeftBehind(StatusPart):
     index: Count
     """Index of the replica in its role."""
     attempt: AttemptNumber | None = None
-    """The last attempt that the pod had a part in. Absent if it stood by."""
+    """The last attempt that the pod had a part in. Absent for spares."""
     node: str = ""
     """Node of the pod. New pods do not go there while the pod is listed."""
     since: Moment

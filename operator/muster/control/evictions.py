@@ -231,7 +231,7 @@ def _sentence(child: Child, job: TrainingJob) -> str:
 
 
 def _end_sentence(eviction: Eviction, child: Child | None, job: TrainingJob | None) -> str:
-    end = f"pod {eviction.pod_name} {'is gone' if child is None else 'needs no save any more'}"
+    end = f"pod {eviction.pod_name} {'is gone' if child is None else 'has nothing left to save'}"
     if job is None:
         return end
     saved = f", the last checkpoint is of step {job.status.checkpoint.step}" if job.status.checkpoint else ""

@@ -297,7 +297,7 @@ TABLE: list[tuple[str, Source, str, str]] = [
     ("NodeNotReady", T, "NodeNotReady", "node-1: Kubelet stopped posting node status."),
     ("ReportsStopped", T, "ReportsStopped", "5 min"),
     ("NoFirstStep", T, "NoFirstStep", "5 min"),
-    ("Straggler", D, "SlowRank", "rank 3 (worker-3) works 2 s in each step; the others work 1 s, and wait for it"),
+    ("Straggler", D, "SlowRank", "rank 3 (worker-3) takes 2 s per step; the median is 1 s"),
     ("InputStalled", N, "InputStalled", "the training waits for samples 40 % of the time"),
     ("SavesBlock", T, "SavesBlock", "30%"),
     ("TimeLost", T, "TimeLost", "30%"),

@@ -95,7 +95,7 @@ class Facts:
 
     @property
     def is_fenced(self) -> bool:
-        """Whether the processes of an older attempt can do no harm. The bundled trainer commits nothing after a newer attempt has begun.
+        """Whether the processes of an older attempt cannot commit. The bundled trainer commits nothing after a newer attempt has begun.
         What a program of the user writes is unknown."""
         return self.spec.trainer.task is not None or self.spec.trainer.module is not None
 

@@ -24,7 +24,7 @@ _EXCEEDED = {
 
 
 def verdict(status: TrainingJobStatus, facts: Facts, record: AttemptRecord) -> Verdict | None:
-    """Whether Muster gives the job up for this failure. The restart may be charged already."""
+    """Whether the job fails permanently for this failure. The restart may be charged already."""
     last = f"{record.replica}: {record.message}" if record.replica else record.message
     if record.reason in (Reason.BAD_CONFIGURATION, Reason.INPUT_REFUSED):
         return Verdict(record.reason, last, record.attempt, at_once=True)
