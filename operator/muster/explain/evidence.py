@@ -37,8 +37,6 @@ class Source(StrEnum):
     """Events about a PersistentVolumeClaim."""
     ATTEMPT = "attempt"
     """How an attempt ended."""
-    STARTUP = "startup"
-    """What the job waited for when its startup deadline passed."""
     END = "end"
     """How the job ended."""
     CONDITION = "condition"
@@ -47,6 +45,10 @@ class Source(StrEnum):
     """A notice of the trainer."""
     STATE = "state"
     """The state of the job and of the objects around it (see `states`)."""
+
+
+_AWAITED = {"Creation": Source.REFUSED, "Node": Source.SCHEDULING, "Container": Source.STARTING}
+"""The source of a text in `status.awaited`."""
 
 
 @dataclass(frozen=True)
@@ -253,10 +255,10 @@ def _where(record: dict[str, Any]) -> str:
 def _of_end(job: Object) -> Iterator[Evidence]:
     failed = condition_of(job, "Failed")
     if failed.get("status") == "True":
-        source = Source.STARTUP if failed.get("reason") == "StartupDeadlineExceeded" else Source.END
-        yield Evidence(
-            source, str(failed.get("reason") or ""), str(failed.get("message") or ""), logs=f"muster logs {job['metadata']['name']}"
-        )
+        for each in status_of(job).get("awaited") or ():
+            source = _AWAITED.get(str(each.get("kind")), Source.STARTING)
+            yield Evidence(source, str(each.get("reason") or ""), str(each.get("message") or ""), str(each.get("replica") or ""))
+        yield Evidence(Source.END, str(failed.get("reason") or ""), str(failed.get("message") or ""))
 
 
 def _of_conditions(snapshot: Snapshot) -> Iterator[Evidence]:

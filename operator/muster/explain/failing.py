@@ -350,18 +350,15 @@ GIVEN_UP: tuple[Cause, ...] = rows(
         "remove the cause of the failures, then use muster restart; spec.recovery has the budgets",
     ),
     (
-        "Failed",
-        r"^(?P<what>.*)",
-        "the job failed: {what}",
-        "see the log: {logs}",
-    ),
-) + rows(
-    Kind.FAILED,
-    [Source.STARTUP],
-    (
         "StartupDeadline",
         r"^StartupDeadlineExceeded: (?P<what>.*)",
         "the job did not start in time: {what}",
         "provide what it waited for, or raise startupDeadlineSeconds; then use muster restart",
+    ),
+    (
+        "Failed",
+        r"^(?P<what>.*)",
+        "the job failed: {what}",
+        "see the log: {logs}",
     ),
 )

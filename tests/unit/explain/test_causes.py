@@ -14,7 +14,7 @@ from muster.explain.evidence import Evidence, Source, evidence_in
 from muster.explain.explain import first_match
 from muster.explain.snapshot import Snapshot
 
-R, S, B, P, C, A = Source.REFUSED, Source.SCHEDULING, Source.STARTING, Source.STARTUP, Source.CONTAINER, Source.ATTEMPT
+R, S, B, C, A = Source.REFUSED, Source.SCHEDULING, Source.STARTING, Source.CONTAINER, Source.ATTEMPT
 E, D, N, T, L = Source.END, Source.CONDITION, Source.NOTICE, Source.STATE, Source.CLAIM
 POD = 'pods "digits-worker-0" is forbidden: '
 NODES = "0/5 nodes are available: "
@@ -31,14 +31,6 @@ TABLE: list[tuple[str, Source, str, str]] = [
     ("Suspended", T, "Suspended", ""),
     ("Invalid", D, "Invalid", "spec.roles.worker.template: has no container named trainer"),
     ("QuotaExceeded", R, "ReplicasRefused", POD + "exceeded quota: team, requested: pods=1, used: pods=2, limited: pods=2"),
-    (
-        "QuotaExceeded",
-        P,
-        "StartupDeadlineExceeded",
-        "not all replicas ran within 9 s: worker-1 (1 of 2 run); the API server refuses to create more: "
-        + POD
-        + "exceeded quota: team, requested: requests.nvidia.com/gpu=8, used: requests.nvidia.com/gpu=8, limited: requests.nvidia.com/gpu=8",
-    ),
     (
         "QuotaNeedsValues",
         R,
@@ -155,7 +147,6 @@ TABLE: list[tuple[str, Source, str, str]] = [
         "Unschedulable",
         NODES + "1 node(s) had untolerated taint {node-role.kubernetes.io/control-plane: }, 4 Insufficient cpu" + END,
     ),
-    ("CpuTaken", P, "StartupDeadlineExceeded", "not all replicas ran within 9 s: worker-0 (0 of 1 run): Unschedulable: 5 Insufficient cpu"),
     ("DiskTaken", S, "Unschedulable", NODES + "5 Insufficient ephemeral-storage" + END),
     ("ResourceTaken", S, "Unschedulable", NODES + "5 Insufficient hugepages-2Mi" + END),
     ("TooManyPods", S, "Unschedulable", NODES + "5 Too many pods" + END),
@@ -191,12 +182,6 @@ TABLE: list[tuple[str, Source, str, str]] = [
     ),
     ("ImageNotFound", B, "ErrImagePull", PULL + "failed to resolve reference: registry.example.com/own:1: not found"),
     ("ImageNotFound", B, "ImagePullBackOff", 'Back-off pulling image "own:1": ErrImagePull: manifest unknown'),
-    (
-        "ImageNotFound",
-        P,
-        "StartupDeadlineExceeded",
-        "not all replicas ran within 9 s: worker-0 (0 of 1 run): ErrImagePull: own:1: not found",
-    ),
     ("RegistryUnreachable", B, "ErrImagePull", PULL + 'Head "https://registry.example.com": dial tcp: lookup registry: no such host'),
     ("RegistryUnreachable", B, "ErrImagePull", PULL + "tls: failed to verify certificate: x509: certificate signed by unknown authority"),
     ("ImagePull", B, "ImagePullBackOff", 'Back-off pulling image "own:1"'),
@@ -293,7 +278,7 @@ TABLE: list[tuple[str, Source, str, str]] = [
     ("NoProgress", E, "NoProgress", "5 attempts in a row did no new step; worker-0: x"),
     ("BudgetSpent", E, "ApplicationLimitExceeded", "the budget of 3 restarts after failures of class Application is spent; worker-0: x"),
     ("Failed", E, "RepeatedError", "the same error twice in a row at the same step: x"),
-    ("StartupDeadline", P, "StartupDeadlineExceeded", "not all replicas ran within 1800 s: worker-1 (1 of 2 run)"),
+    ("StartupDeadline", E, "StartupDeadlineExceeded", "not all replicas ran within 1800 s: worker-1 (1 of 2 run)"),
     ("NodeNotReady", T, "NodeNotReady", "node-1: Kubelet stopped posting node status."),
     ("ReportsStopped", T, "ReportsStopped", "5 min"),
     ("NoFirstStep", T, "NoFirstStep", "5 min"),

@@ -104,6 +104,12 @@ def pod_requesting(resource: str, amount: str) -> dict[str, Any]:
     return unfitting
 
 
+def never_started(awaited: dict[str, str]) -> Snapshot:
+    message = "not all replicas ran within 9 s: worker-0 (0 of 1 run)"
+    failed = {"type": "Failed", "status": "True", "reason": "StartupDeadlineExceeded", "message": message}
+    return of({"phase": "Failed", "conditions": [failed], "awaited": [{**awaited, "replica": "worker-0"}]})
+
+
 FIRST: dict[str, tuple[Snapshot, list[str]]] = {
     "a job that no operator has seen": (of(None), ["OperatorDown"]),
     "a job that was submitted just now": (of(None, job=job(None, age=2)), ["Starting"]),
@@ -198,20 +204,16 @@ FIRST: dict[str, tuple[Snapshot, list[str]]] = {
         ["MemoryFull", "BudgetSpent"],
     ),
     "a job that never started": (
-        of(
-            {
-                "phase": "Failed",
-                "conditions": [
-                    {
-                        "type": "Failed",
-                        "status": "True",
-                        "reason": "StartupDeadlineExceeded",
-                        "message": "not all replicas ran within 9 s: worker-0 (0 of 1 run): ErrImagePull: own:1: not found",
-                    }
-                ],
-            }
-        ),
-        ["ImageNotFound"],
+        never_started({"kind": "Container", "reason": "ErrImagePull", "message": "own:1: not found"}),
+        ["ImageNotFound", "StartupDeadline"],
+    ),
+    "a job whose pods never had nodes": (
+        never_started({"kind": "Node", "reason": "Unschedulable", "message": "0/3 nodes are available: 3 Insufficient cpu."}),
+        ["CpuTaken", "StartupDeadline"],
+    ),
+    "a job whose pods were never created": (
+        never_started({"kind": "Creation", "reason": "ReplicasRefused", "message": str(REFUSED["message"])}),
+        ["QuotaExceeded", "StartupDeadline"],
     ),
     "a job that waits in a queue": (
         of(

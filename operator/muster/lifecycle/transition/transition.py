@@ -55,6 +55,8 @@ def _next(status: TrainingJobStatus, facts: Facts) -> tuple[TrainingJobStatus, S
     status = with_grace_of_ended_attempts(status, facts)
     verdict = verdict or deadline.verdict(status, facts)
     if verdict is not None:
+        if verdict.reason is Reason.STARTUP_DEADLINE:
+            status = deadline.with_awaited(status, facts)
         status = attempts.with_given_up(status, facts, verdict)
         return _with_job_ended(status, facts), Ended(verdict.reason, verdict.message)
     if _may_begin(status, facts):
