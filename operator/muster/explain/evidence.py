@@ -254,11 +254,22 @@ def _where(record: dict[str, Any]) -> str:
 
 def _of_end(job: Object) -> Iterator[Evidence]:
     failed = condition_of(job, "Failed")
-    if failed.get("status") == "True":
-        for each in status_of(job).get("awaited") or ():
-            source = _AWAITED.get(str(each.get("kind")), Source.STARTING)
-            yield Evidence(source, str(each.get("reason") or ""), str(each.get("message") or ""), str(each.get("replica") or ""))
-        yield Evidence(Source.END, str(failed.get("reason") or ""), str(failed.get("message") or ""))
+    if failed.get("status") != "True":
+        return
+    message = str(failed.get("message") or "")
+    for each in status_of(job).get("awaited") or ():
+        source = _AWAITED.get(str(each.get("kind")), Source.STARTING)
+        evidence = Evidence(source, str(each.get("reason") or ""), str(each.get("message") or ""), str(each.get("replica") or ""))
+        yield evidence
+        message = message.partition(f": {evidence.text}")[0].partition(f": {evidence.message}")[0] if evidence.message else message
+    yield Evidence(Source.END, str(failed.get("reason") or ""), _without_last_error(job, message))
+
+
+def _without_last_error(job: Object, message: str) -> str:
+    """The message without the error of the last attempt, which is evidence of its own."""
+    last = next((each for each in reversed(status_of(job).get("attempts") or ()) if each.get("class")), {})
+    error = ": ".join(str(last[name]) for name in ("replica", "message") if last.get(name))
+    return message.removesuffix(error).rstrip(":; ") if error and message != error else message
 
 
 def _of_conditions(snapshot: Snapshot) -> Iterator[Evidence]:
