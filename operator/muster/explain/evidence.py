@@ -267,7 +267,7 @@ def _of_end(job: Object) -> Iterator[Evidence]:
 
 def _without_last_error(job: Object, message: str) -> str:
     """The message without the error of the last attempt, which is evidence of its own."""
-    last = next((each for each in reversed(status_of(job).get("attempts") or ()) if each.get("class")), {})
+    last: dict[str, Any] = next((each for each in reversed(status_of(job).get("attempts") or ()) if each.get("class")), {})
     error = ": ".join(str(last[name]) for name in ("replica", "message") if last.get(name))
     return message.removesuffix(error).rstrip(":; ") if error and message != error else message
 
