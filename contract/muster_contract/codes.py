@@ -61,6 +61,14 @@ class ExitCode(IntEnum):
         return self.name.title().replace("_", "")
 
 
+INPUT_NOT_FOUND, INPUT_FORBIDDEN, INPUT_DISK_FULL = "InputNotFound", "InputForbidden", "InputDiskFull"
+FINER_REASONS = {
+    ExitCode.INPUT_REFUSED: frozenset({INPUT_NOT_FOUND, INPUT_FORBIDDEN}),
+    ExitCode.INPUT_UNAVAILABLE: frozenset({INPUT_DISK_FULL}),
+}
+"""Reasons in last words that say more than the code."""
+
+
 def signal_name(number: int) -> str:
     """The name of a signal, such as SIGKILL. `signal N` if the number has no name."""
     try:

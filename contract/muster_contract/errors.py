@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from muster_contract.codes import ExitCode
+from muster_contract.codes import INPUT_DISK_FULL, INPUT_FORBIDDEN, INPUT_NOT_FOUND, ExitCode
 
 
 class TrainerError(Exception):
     """An end with a known meaning. Its message is for the user: what is wrong, where, and what to do instead."""
 
     code: ExitCode = ExitCode.USER_ERROR
+    finer_reason = ""
+    """A reason that says more than that of the code."""
 
     @property
     def reason(self) -> str:
-        return self.code.reason
+        return self.finer_reason or self.code.reason
 
 
 class UserError(TrainerError):
@@ -59,6 +61,24 @@ class InputRefused(TrainerError):  # noqa: N818
     """An input does not exist, or may not be read. A retry changes nothing."""
 
     code = ExitCode.INPUT_REFUSED
+
+
+class InputDiskFull(InputUnavailable):
+    """The disk of the node has no room for the input."""
+
+    finer_reason = INPUT_DISK_FULL
+
+
+class InputNotFound(InputRefused):
+    """The source does not have the input."""
+
+    finer_reason = INPUT_NOT_FOUND
+
+
+class InputForbidden(InputRefused):
+    """The credentials do not allow to read the input."""
+
+    finer_reason = INPUT_FORBIDDEN
 
 
 def error_of(code: int, message: str) -> TrainerError:

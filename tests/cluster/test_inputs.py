@@ -98,6 +98,6 @@ def test_pods_fetch_a_model_from_the_hub_of_the_cluster_and_train_on_it(muster: 
     inputs = [{"name": "base", "source": "hf://org/none"}]
     refused = ground.apply(job("refused", strategy="DDP", trainer=trainer, inputs=inputs, roles=roles))
     assert refused.wait_for_end() == "Failed", refused.story()
-    assert refused.attempts[0]["reason"] == "InputRefused", refused.story()
+    assert refused.attempts[0]["reason"] == "InputNotFound", refused.story()
     assert "org/none does not exist" in refused.attempts[0]["message"]
     assert len(refused.attempts) == 1

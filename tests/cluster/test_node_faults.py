@@ -1,4 +1,4 @@
-"""A node dies, freezes or is cut off in mid-training: its pods are made elsewhere, and what lives on in it can do no harm."""
+"""A node dies, freezes or is cut off in mid-training: its pods are made elsewhere, and what still runs on it cannot commit."""
 
 from __future__ import annotations
 

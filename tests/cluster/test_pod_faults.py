@@ -71,7 +71,7 @@ def test_an_elastic_job_goes_on_without_a_lost_worker_and_takes_in_its_successor
     assert job.wait_for_end() == "Succeeded", job.story()
     status = job.status
     # Its world of one worker may end right after its first step, too soon for anybody to see it.
-    alone = [record for record in status["attempts"] if record["message"] == "takes in 1 workers that have come"]
+    alone = [record for record in status["attempts"] if record["reason"] == "Scaled"]
     assert alone, status["attempts"]
     assert alone[0]["lastStep"] > alone[0]["stepResumed"], status["attempts"]
     assert trains(status, 2), status["world"]

@@ -39,10 +39,10 @@ def test_a_lost_worker_is_done_without_and_taken_in_again_with_the_losses_of_one
         code, output = finish(run, SECONDS)
     assert code == 0, output
     status = local_job.status
-    assert [(record.get("class"), record["reason"], record["message"]) for record in status["attempts"]] == [
-        ("Infrastructure", "ProcessKilled", "ended by signal 9"),
-        (None, "Scaled", "takes in 1 workers that have come"),
-        (None, "Completed", ""),
+    assert [(record.get("class"), record["reason"]) for record in status["attempts"]] == [
+        ("Infrastructure", "ProcessKilled"),
+        (None, "Scaled"),
+        (None, "Completed"),
     ]
     lost, grown = status["attempts"][1], status["attempts"][2]
     assert lost["stepResumed"] >= 10

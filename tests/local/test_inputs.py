@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from muster_contract.errors import InputRefused, InputUnavailable, TrainerError
+from muster_contract.errors import InputNotFound, InputRefused, InputUnavailable, TrainerError
 from muster_contract.inputs import InputProgress, InputRequest
 from muster_trainer.checkpoint.objects import ObjectPath, drop_clients
 from muster_trainer.inputs.cache import Entry
@@ -200,7 +200,7 @@ def test_missing_things_and_denied_access_are_permanent_and_a_lost_network_is_no
         ("hf://org/tiny/none", "there are no files"),
     ):
         error = error_of(tmp_path, source)
-        assert isinstance(error, InputRefused)
+        assert isinstance(error, InputNotFound)
         assert message in str(error)
     hub.token = "right"
     for secret in ({}, {"HF_TOKEN": "wrong"}):
@@ -265,14 +265,15 @@ def test_a_bucket_is_fetched_with_the_credentials_of_its_secret(tmp_path: Path, 
         assert second.revision != first.revision
         assert (one.fetch(second).files / "test.csv").read_text() == "5,6\n"
         assert one.cached(first.revision) is not None
-        for where, secret, message in (
-            (f"{source}/test.csv", server.variables, "is one object"),
-            (f"{source}-none", server.variables, "there are no files"),
-            ("s3://no-such-bucket", server.variables, "does not exist"),
-            (source, {**server.variables, "AWS_SECRET_ACCESS_KEY": "wrong"}, "refuses access"),
+        for where, secret, message, reason in (
+            (f"{source}/test.csv", server.variables, "is one object", "InputNotFound"),
+            (f"{source}-none", server.variables, "there are no files", "InputNotFound"),
+            ("s3://no-such-bucket", server.variables, "does not exist", "InputNotFound"),
+            (source, {**server.variables, "AWS_SECRET_ACCESS_KEY": "wrong"}, "refuses access", "InputForbidden"),
         ):
             error = error_of(tmp_path, where, secret=secret)
             assert isinstance(error, InputRefused), error
+            assert error.reason == reason
             assert message in str(error)
         away = one.remote.error(OSError(errno.EIO, "Could not connect to the endpoint URL", source))
         assert isinstance(away, InputUnavailable)

@@ -738,6 +738,14 @@ BY_UNIT_TESTS: tuple[Mutant, ...] = (
         lambda original: lambda spec, status: 10**6,
         "lifecycle/test_requeueing",
     ),
+    # the startup deadline
+    _unit(
+        "reasons-of-the-wait-forgotten",
+        "a job that never started does not show why, because its pods are gone",
+        "muster.lifecycle.transition.deadline:with_awaited",
+        lambda original: lambda status, facts: status,
+        "lifecycle/test_deadline",
+    ),
     # survivors
     _unit(
         "oldest-state-counts",

@@ -298,8 +298,8 @@ SENTENCES: Mapping[Callable[[], str], str] = {
         "from now on allow 120 s: where a node gives less, raise shutdownGracePeriod of its kubelet, or drain with a longer "
         "--grace-period"
     ),
-    slow_rank: "rank 2 (worker-2) works 0.08 s in each step; the others work 0.02 s, and wait for it",
-    restart: "attempt 1 follows attempt 0, which failed by Application: UserError of worker-0: ValueError: no such column",
+    slow_rank: "rank 2 (worker-2) takes 0.08 s per step; the median is 0.02 s",
+    restart: "attempt 1 follows attempt 0, which failed (Application): UserError of worker-0: ValueError: no such column",
     recovery: (
         "attempt 1 reached its first new step 1.68 s after the failure (detect 0.12, schedule 1.00, start 0.30, load 0.05, first step 0.20)"
     ),

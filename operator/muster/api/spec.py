@@ -440,7 +440,7 @@ class Elastic(ApiModel):
         "node and is starting does not count as lost for its first 30 s.",
     )
     grow_after_seconds: int = Field(
-        default=60, ge=0, le=86400, description="Shortest time that a world trains before it takes in new workers, in seconds."
+        default=60, ge=0, le=86400, description="Shortest time that a world trains before new workers join it, in seconds."
     )
 
 

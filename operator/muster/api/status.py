@@ -27,6 +27,7 @@ from muster_contract.wire import LARGEST_INT
 
 MAX_ATTEMPT_RECORDS = 10
 MAX_LEFT_BEHIND = 1000
+MAX_AWAITED = 4
 LARGEST_FIGURE = 1e300
 """The largest figure that a program may report."""
 
@@ -121,7 +122,10 @@ class Reason(StrEnum):
     CHECKPOINT_DAMAGED = "CheckpointDamaged"
     STORAGE_UNAVAILABLE = "StorageUnavailable"
     INPUT_UNAVAILABLE = "InputUnavailable"
+    INPUT_DISK_FULL = "InputDiskFull"
     INPUT_REFUSED = "InputRefused"
+    INPUT_NOT_FOUND = "InputNotFound"
+    INPUT_FORBIDDEN = "InputForbidden"
     PROCESS_KILLED = "ProcessKilled"
     OUT_OF_MEMORY = "OutOfMemory"
     DISRUPTED = "Disrupted"
@@ -249,7 +253,7 @@ class LeftBehind(StatusPart):
     index: Count
     """Index of the replica in its role."""
     attempt: AttemptNumber | None = None
-    """The last attempt that the pod had a part in. Absent if it stood by."""
+    """The last attempt that the pod had a part in. Absent for spares."""
     node: str = ""
     """Node of the pod. New pods do not go there while the pod is listed."""
     since: Moment
@@ -476,6 +480,20 @@ class AttemptRecord(StatusPart):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Awaited(StatusPart):
+    """A reason why pods did not run when the startup deadline passed, in the words of the cluster."""
+
+    kind: Literal["Creation", "Node", "Container"]
+    """Creation: the API server refused the pods. Node: they had no node. Container: they had a node, and their containers did not run."""
+    reason: Annotated[str, Field(max_length=128)] = ""
+    """The reason in one word, such as Unschedulable."""
+    message: Message = ""
+    """The message of the API server, the scheduler or the kubelet."""
+    replica: str | None = None
+    """The first replica with this reason, such as worker-1."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class AvoidedNode(StatusPart):
     name: str
     """Name of the node."""
@@ -651,6 +669,8 @@ class TrainingJobStatus(StatusPart):
     """Restarts by class."""
     attempts: Annotated[tuple[AttemptRecord, ...], Field(max_length=MAX_ATTEMPT_RECORDS)] = ()
     """The last ten attempts, oldest first."""
+    awaited: Annotated[tuple[Awaited, ...], Field(max_length=MAX_AWAITED)] = ()
+    """Why the pods did not run when the startup deadline passed, at most four reasons. Empty if the job did not end for that."""
     avoided_nodes: Annotated[tuple[AvoidedNode, ...], Field(max_length=MAX_ATTEMPT_RECORDS)] = ()
     """Nodes on which attempts failed repeatedly, or on which a device failed."""
     stragglers: Annotated[tuple[Straggler, ...], Field(max_length=8)] = ()

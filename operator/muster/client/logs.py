@@ -115,7 +115,7 @@ async def tails_of(connection: Connection, pods: Sequence[Object], *, lines: int
 
 
 class Follower:
-    """Follows the logs of a job: waits for pods, takes in the pods of later attempts, and ends when the job has ended.
+    """Follows the logs of a job: waits for pods, adds the pods of later attempts, and ends when the job has ended.
 
     `show` gets the lines, and `note` gets messages about the job.
     """

@@ -176,7 +176,7 @@ class CoordinationServer:
 
 
 def _is_news(reply: Reply, report: Report) -> bool:
-    """Whether the supervisor has to do something. The number of the attempt that it is ready to start is no news."""
+    """Whether the supervisor has to do something. The number of an attempt that it is ready to start does not count."""
     return reply.end or reply.world is not None or reply.attempt not in (report.attempt, report.startable_attempt)
 
 

@@ -126,7 +126,9 @@ def _attempt(change: AttemptChange) -> Iterator[JobEvent]:
     if change.old is None:
         yield _start(record, change.previous)
     if change.old and change.is_corrected:
-        message = f"attempt {record.attempt} failed by {record.failure_class}, not {change.old.failure_class}: {failure_sentence(record)}"
+        message = (
+            f"attempt {record.attempt} has failure class {record.failure_class}, not {change.old.failure_class}: {failure_sentence(record)}"
+        )
         yield JobEvent("FailureCorrected", message, mark=f"{record.attempt} {record.failure_class}")
     if change.blames_a_device:
         where = f" on {record.node}" if record.node else ""
@@ -143,7 +145,7 @@ def _attempt(change: AttemptChange) -> Iterator[JobEvent]:
 def _start(record: AttemptRecord, previous: AttemptRecord | None) -> JobEvent:
     mark = str(record.attempt)
     if previous is not None and previous.failure_class is not None:
-        failure = f"attempt {previous.attempt}, which failed by {previous.failure_class}: {failure_sentence(previous)}"
+        failure = f"attempt {previous.attempt}, which failed ({previous.failure_class}): {failure_sentence(previous)}"
         return JobEvent("Restarting", f"attempt {record.attempt} follows {failure}", mark=mark, warning=True)
     after = f", after {previous.reason.value}" if previous is not None and previous.reason is not None else ""
     return JobEvent("AttemptStarted", f"attempt {record.attempt} begins{after}", mark=mark)

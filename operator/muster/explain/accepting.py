@@ -46,7 +46,7 @@ NOT_ACCEPTED: tuple[Cause, ...] = rows(
 
 REFUSED: tuple[Cause, ...] = rows(
     Kind.REFUSED,
-    [Source.REFUSED, Source.STARTUP],
+    [Source.REFUSED],
     (
         "QuotaExceeded",
         r"exceeded quota: (?P<quota>[^,\s]+), requested: (?P<requested>.*?), used: (?P<used>.*?), limited: (?P<limit>[^;]*)",

@@ -37,8 +37,6 @@ class Source(StrEnum):
     """Events about a PersistentVolumeClaim."""
     ATTEMPT = "attempt"
     """How an attempt ended."""
-    STARTUP = "startup"
-    """What the job waited for when its startup deadline passed."""
     END = "end"
     """How the job ended."""
     CONDITION = "condition"
@@ -47,6 +45,10 @@ class Source(StrEnum):
     """A notice of the trainer."""
     STATE = "state"
     """The state of the job and of the objects around it (see `states`)."""
+
+
+_AWAITED = {"Creation": Source.REFUSED, "Node": Source.SCHEDULING, "Container": Source.STARTING}
+"""The source of a text in `status.awaited`."""
 
 
 @dataclass(frozen=True)
@@ -252,11 +254,22 @@ def _where(record: dict[str, Any]) -> str:
 
 def _of_end(job: Object) -> Iterator[Evidence]:
     failed = condition_of(job, "Failed")
-    if failed.get("status") == "True":
-        source = Source.STARTUP if failed.get("reason") == "StartupDeadlineExceeded" else Source.END
-        yield Evidence(
-            source, str(failed.get("reason") or ""), str(failed.get("message") or ""), logs=f"muster logs {job['metadata']['name']}"
-        )
+    if failed.get("status") != "True":
+        return
+    message = str(failed.get("message") or "")
+    for each in status_of(job).get("awaited") or ():
+        source = _AWAITED.get(str(each.get("kind")), Source.STARTING)
+        evidence = Evidence(source, str(each.get("reason") or ""), str(each.get("message") or ""), str(each.get("replica") or ""))
+        yield evidence
+        message = message.partition(f": {evidence.text}")[0].partition(f": {evidence.message}")[0] if evidence.message else message
+    yield Evidence(Source.END, str(failed.get("reason") or ""), _without_last_error(job, message))
+
+
+def _without_last_error(job: Object, message: str) -> str:
+    """The message without the error of the last attempt, which is evidence of its own."""
+    last: dict[str, Any] = next((each for each in reversed(status_of(job).get("attempts") or ()) if each.get("class")), {})
+    error = ": ".join(str(last[name]) for name in ("replica", "message") if last.get(name))
+    return message.removesuffix(error).rstrip(":; ") if error and message != error else message
 
 
 def _of_conditions(snapshot: Snapshot) -> Iterator[Evidence]:

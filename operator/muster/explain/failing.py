@@ -120,26 +120,22 @@ INPUTS: tuple[Cause, ...] = rows(
     [Source.ATTEMPT],
     (
         "InputNotFound",
-        r"^InputRefused: input (?P<name>\S+): (?P<what>.*(?:does not exist|has no revision|there are no files|is one object).*)",
-        "the input {name} is not there: {what}",
+        "an input is not there: {message}",
         "correct its source in spec.inputs; for a private repository name a Secret with HF_TOKEN in its secretRef",
     ),
     (
         "InputForbidden",
-        r"^InputRefused: input (?P<name>\S+): (?P<what>.*(?:refuses access|access to .* must be granted).*)",
-        "the input {name} may not be read: {what}",
+        "an input may not be read: {message}",
         "correct the Secret in its secretRef (HF_TOKEN, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY), and what its owner may read",
     ),
     (
         "InputRefused",
-        r"^InputRefused: (?P<what>.*)",
-        "an input cannot be used: {what}",
+        "an input cannot be used: {message}",
         "correct the source in spec.inputs, or what is stored there",
     ),
     (
         "InputDiskFull",
-        r"^InputUnavailable: input (?P<name>\S+): (?P<what>.*the disk is full.*)",
-        "the disk is too small for the input {name}: {what}",
+        "the disk is too small for an input: {message}",
         "free the disk of the node or its cache of inputs, use larger disks, or fetch only a folder of the source",
     ),
     (
@@ -345,18 +341,15 @@ GIVEN_UP: tuple[Cause, ...] = rows(
         "remove the cause of the failures, then use muster restart; spec.recovery has the budgets",
     ),
     (
-        "Failed",
-        r"^(?P<what>.*)",
-        "the job failed: {what}",
-        "see the log: {logs}",
-    ),
-) + rows(
-    Kind.FAILED,
-    [Source.STARTUP],
-    (
         "StartupDeadline",
         r"^StartupDeadlineExceeded: (?P<what>.*)",
         "the job did not start in time: {what}",
         "provide what it waited for, or raise startupDeadlineSeconds; then use muster restart",
+    ),
+    (
+        "Failed",
+        r"^(?P<what>.*)",
+        "the job failed: {what}",
+        "see the log: {logs}",
     ),
 )

@@ -54,7 +54,7 @@ SLOW: tuple[Cause, ...] = rows(
     (
         "FewerWorkers",
         "the job is elastic and trains on {message} workers, because the others have no room or were lost",
-        "wait: the job takes in more workers when they run; or free room in the cluster",
+        "wait: more workers join when they run; or free room in the cluster",
     ),
 )
 

@@ -13,7 +13,7 @@ _TAINT = r"untolerated taint \{(?!node-role)"
 
 SCHEDULING: tuple[Cause, ...] = rows(
     Kind.SCHEDULING,
-    [Source.SCHEDULING, Source.STARTUP, Source.CONDITION, Source.CLAIM, Source.STARTING, Source.STATE],
+    [Source.SCHEDULING, Source.CONDITION, Source.CLAIM, Source.STARTING, Source.STATE],
     (
         "ClaimMissing",
         r"persistentvolumeclaim \"(?P<name>[^\"]+)\" not found|ClaimNotFound: there is no claim (?P<other>\S+)",
@@ -71,7 +71,7 @@ SCHEDULING: tuple[Cause, ...] = rows(
     ),
 ) + rows(
     Kind.SCHEDULING,
-    [Source.SCHEDULING, Source.STARTUP, Source.STATE],
+    [Source.SCHEDULING, Source.STATE],
     (
         "GangDiffers",
         r"all pods in a single pod group should have the same (?P<what>\.spec\.schedulerName|priority|preemption policy)",
@@ -257,7 +257,7 @@ SCHEDULING: tuple[Cause, ...] = rows(
 
 WAITING: tuple[Cause, ...] = rows(
     Kind.WAITING,
-    [Source.SCHEDULING, Source.STARTUP, Source.STATE],
+    [Source.SCHEDULING, Source.STATE],
     (
         "InQueue",
         "the job waits in {message}",

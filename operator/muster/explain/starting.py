@@ -9,7 +9,7 @@ _PULL = r"(?:(?:^|: )(?:ErrImagePull|ImagePullBackOff): |^Failed: Failed to pull
 
 STARTING: tuple[Cause, ...] = rows(
     Kind.STARTING,
-    [Source.STARTING, Source.STARTUP, Source.ATTEMPT, Source.CONTAINER],
+    [Source.STARTING, Source.ATTEMPT, Source.CONTAINER],
     (
         "ImageNameInvalid",
         r"InvalidImageName",

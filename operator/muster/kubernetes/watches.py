@@ -51,7 +51,7 @@ class Watch:
         self._delays = delays
         self._version = ANYTHING
         self._failures = 0
-        self._error = ""  # since the last change; the same error again is no news
+        self._error = ""  # since the last change; repeated errors log at debug level
 
     async def run(self) -> None:
         """Watches until it is cancelled. Continues from the last change whenever the stream ends or breaks. No error ends it, not even the

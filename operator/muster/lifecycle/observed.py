@@ -91,7 +91,7 @@ class ReplicaView:
     excluded_nodes: tuple[str, ...] = ()
     """Nodes that the pod may not go to, because pods that do not answer were on them."""
     spent: bool = False
-    """Whether the processes have ended according to the last words, and the supervisor waits for the next attempt."""
+    """Whether the replica has reported its exit and awaits the next attempt."""
 
     def with_report(self, report: Report, *, time: datetime, missed_seconds: float, disconnected: datetime | None = None) -> ReplicaView:
         """The replica with the newest report of its supervisor. A pass does this for thousands of replicas, and `dataclasses.replace` takes

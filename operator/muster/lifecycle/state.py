@@ -64,7 +64,7 @@ State = Open | Provisional | Settled | Suspended | Ended
 
 @dataclass(frozen=True)
 class Verdict:
-    """The job is given up."""
+    """The job fails permanently."""
 
     reason: Reason
     message: str

@@ -14,7 +14,7 @@ from muster.explain.evidence import Evidence, Source, evidence_in
 from muster.explain.explain import first_match
 from muster.explain.snapshot import Snapshot
 
-R, S, B, P, C, A = Source.REFUSED, Source.SCHEDULING, Source.STARTING, Source.STARTUP, Source.CONTAINER, Source.ATTEMPT
+R, S, B, C, A = Source.REFUSED, Source.SCHEDULING, Source.STARTING, Source.CONTAINER, Source.ATTEMPT
 E, D, N, T, L = Source.END, Source.CONDITION, Source.NOTICE, Source.STATE, Source.CLAIM
 POD = 'pods "digits-worker-0" is forbidden: '
 NODES = "0/5 nodes are available: "
@@ -31,14 +31,6 @@ TABLE: list[tuple[str, Source, str, str]] = [
     ("Suspended", T, "Suspended", ""),
     ("Invalid", D, "Invalid", "spec.roles.worker.template: has no container named trainer"),
     ("QuotaExceeded", R, "ReplicasRefused", POD + "exceeded quota: team, requested: pods=1, used: pods=2, limited: pods=2"),
-    (
-        "QuotaExceeded",
-        P,
-        "StartupDeadlineExceeded",
-        "not all replicas ran within 9 s: worker-1 (1 of 2 run); the API server refuses to create more: "
-        + POD
-        + "exceeded quota: team, requested: requests.nvidia.com/gpu=8, used: requests.nvidia.com/gpu=8, limited: requests.nvidia.com/gpu=8",
-    ),
     (
         "QuotaNeedsValues",
         R,
@@ -162,7 +154,6 @@ TABLE: list[tuple[str, Source, str, str]] = [
         "Unschedulable",
         NODES + "1 node(s) had untolerated taint {node-role.kubernetes.io/control-plane: }, 4 Insufficient cpu" + END,
     ),
-    ("CpuTaken", P, "StartupDeadlineExceeded", "not all replicas ran within 9 s: worker-0 (0 of 1 run): Unschedulable: 5 Insufficient cpu"),
     ("DiskTaken", S, "Unschedulable", NODES + "5 Insufficient ephemeral-storage" + END),
     ("ResourceTaken", S, "Unschedulable", NODES + "5 Insufficient hugepages-2Mi" + END),
     ("TooManyPods", S, "Unschedulable", NODES + "5 Too many pods" + END),
@@ -198,12 +189,6 @@ TABLE: list[tuple[str, Source, str, str]] = [
     ),
     ("ImageNotFound", B, "ErrImagePull", PULL + "failed to resolve reference: registry.example.com/own:1: not found"),
     ("ImageNotFound", B, "ImagePullBackOff", 'Back-off pulling image "own:1": ErrImagePull: manifest unknown'),
-    (
-        "ImageNotFound",
-        P,
-        "StartupDeadlineExceeded",
-        "not all replicas ran within 9 s: worker-0 (0 of 1 run): ErrImagePull: own:1: not found",
-    ),
     ("RegistryUnreachable", B, "ErrImagePull", PULL + 'Head "https://registry.example.com": dial tcp: lookup registry: no such host'),
     ("RegistryUnreachable", B, "ErrImagePull", PULL + "tls: failed to verify certificate: x509: certificate signed by unknown authority"),
     ("ImagePull", B, "ImagePullBackOff", 'Back-off pulling image "own:1"'),
@@ -246,12 +231,12 @@ TABLE: list[tuple[str, Source, str, str]] = [
     ("NodeLost", A, "Disrupted", "TerminationByKubelet: Pod was terminated in response to imminent node shutdown."),
     ("PodDeleted", A, "PodDeleted", "digits-worker-1 is being deleted, but not by Muster"),
     ("PodDeleted", A, "ReplicaLost", "worker-1 was removed, but not by Muster"),
-    ("InputNotFound", A, "InputRefused", "input base: model org/none does not exist, or is private: correct its source"),
-    ("InputNotFound", A, "InputRefused", "input base: model org/tiny has no revision v9; correct what follows @"),
-    ("InputForbidden", A, "InputRefused", "input rows: s3://b/rows: the store refuses access: AccessDenied; correct the Secret"),
-    ("InputForbidden", A, "InputRefused", "input base: the hub refuses access to model org/tiny (403); correct HF_TOKEN"),
+    ("InputNotFound", A, "InputNotFound", "input base: model org/none does not exist, or is private: correct its source"),
+    ("InputNotFound", A, "InputNotFound", "input base: model org/tiny has no revision v9; correct what follows @"),
+    ("InputForbidden", A, "InputForbidden", "input rows: s3://b/rows: the store refuses access: AccessDenied; correct the Secret"),
+    ("InputForbidden", A, "InputForbidden", "input base: the hub refuses access to model org/tiny (403); correct HF_TOKEN"),
     ("InputRefused", A, "InputRefused", "input base: '../x' is not a plain relative path; remove it from the source"),
-    ("InputDiskFull", A, "InputUnavailable", "input base: the disk is full: 3.1 GB are missing, and /inputs/.cache has 1.0 GB left"),
+    ("InputDiskFull", A, "InputDiskFull", "input base: the disk is full: 3.1 GB are missing, and /inputs/.cache has 1.0 GB left"),
     ("InputUnreachable", A, "InputUnavailable", "input base: the hub cannot be reached or does not answer: [Errno 111]"),
     ("InputsFetched", T, "InputsFetched", "3.1 GB of 8.0 GB on the slowest replica, and 2 of 4 replicas have it"),
     ("StorageCredentials", A, "StorageUnavailable", "checkpoint storage s3://bucket: An error occurred (InvalidAccessKeyId): no such key"),
@@ -299,11 +284,11 @@ TABLE: list[tuple[str, Source, str, str]] = [
     ("NoProgress", E, "NoProgress", "5 attempts in a row did no new step; worker-0: x"),
     ("BudgetSpent", E, "ApplicationLimitExceeded", "the budget of 3 restarts after failures of class Application is spent; worker-0: x"),
     ("Failed", E, "RepeatedError", "the same error twice in a row at the same step: x"),
-    ("StartupDeadline", P, "StartupDeadlineExceeded", "not all replicas ran within 1800 s: worker-1 (1 of 2 run)"),
+    ("StartupDeadline", E, "StartupDeadlineExceeded", "not all replicas ran within 1800 s: worker-1 (1 of 2 run)"),
     ("NodeNotReady", T, "NodeNotReady", "node-1: Kubelet stopped posting node status."),
     ("ReportsStopped", T, "ReportsStopped", "5 min"),
     ("NoFirstStep", T, "NoFirstStep", "5 min"),
-    ("Straggler", D, "SlowRank", "rank 3 (worker-3) works 2 s in each step; the others work 1 s, and wait for it"),
+    ("Straggler", D, "SlowRank", "rank 3 (worker-3) takes 2 s per step; the median is 1 s"),
     ("InputStalled", N, "InputStalled", "the training waits for samples 40 % of the time"),
     ("SavesBlock", T, "SavesBlock", "30%"),
     ("TimeLost", T, "TimeLost", "30%"),

@@ -105,6 +105,12 @@ def pod_requesting(resource: str, amount: str) -> dict[str, Any]:
     return unfitting
 
 
+def never_started(awaited: dict[str, str]) -> Snapshot:
+    message = "not all replicas ran within 9 s: worker-0 (0 of 1 run)"
+    failed = {"type": "Failed", "status": "True", "reason": "StartupDeadlineExceeded", "message": message}
+    return of({"phase": "Failed", "conditions": [failed], "awaited": [{**awaited, "replica": "worker-0"}]})
+
+
 FIRST: dict[str, tuple[Snapshot, list[str]]] = {
     "a job that no operator has seen": (of(None), ["OperatorDown"]),
     "a job that was submitted just now": (of(None, job=job(None, age=2)), ["Starting"]),
@@ -204,20 +210,16 @@ FIRST: dict[str, tuple[Snapshot, list[str]]] = {
         ["MemoryFull", "BudgetSpent"],
     ),
     "a job that never started": (
-        of(
-            {
-                "phase": "Failed",
-                "conditions": [
-                    {
-                        "type": "Failed",
-                        "status": "True",
-                        "reason": "StartupDeadlineExceeded",
-                        "message": "not all replicas ran within 9 s: worker-0 (0 of 1 run): ErrImagePull: own:1: not found",
-                    }
-                ],
-            }
-        ),
-        ["ImageNotFound"],
+        never_started({"kind": "Container", "reason": "ErrImagePull", "message": "own:1: not found"}),
+        ["ImageNotFound", "StartupDeadline"],
+    ),
+    "a job whose pods never had nodes": (
+        never_started({"kind": "Node", "reason": "Unschedulable", "message": "0/3 nodes are available: 3 Insufficient cpu."}),
+        ["CpuTaken", "StartupDeadline"],
+    ),
+    "a job whose pods were never created": (
+        never_started({"kind": "Creation", "reason": "ReplicasRefused", "message": str(REFUSED["message"])}),
+        ["QuotaExceeded", "StartupDeadline"],
     ),
     "a job that waits in a queue": (
         of(
@@ -346,3 +348,21 @@ def test_a_failed_attempt_names_the_command_for_its_log_also_if_it_is_the_first(
     failed, *_ = explain(of({"phase": "Recovering", "attempts": [error]})).findings
     assert failed.cause.id == "ProgramFailed"
     assert "muster logs digits --attempt 0" in failed.remedy
+
+
+def test_the_end_of_a_job_does_not_repeat_the_error_of_its_last_attempt() -> None:
+    error = {"attempt": 3, "class": "Application", "reason": "UserError", "message": "ValueError: no such column", "replica": "worker-0"}
+    message = "the budget of 3 restarts is spent; worker-0: ValueError: no such column"
+    failed = {"type": "Failed", "status": "True", "reason": "ApplicationLimitExceeded", "message": message}
+    first, second = explain(of({"phase": "Failed", "attempts": [error], "conditions": [failed]})).findings
+    assert "no such column" in first.sentence
+    assert second.sentence.endswith("the budget of 3 restarts is spent")
+
+
+def test_the_deadline_does_not_repeat_what_the_pods_waited_for() -> None:
+    text = "0/3 nodes are available: 3 Insufficient cpu."
+    awaited = {"kind": "Node", "reason": "Unschedulable", "message": text}
+    message = f"not all replicas ran within 9 s: worker-0 (0 of 1 run): Unschedulable: {text}"
+    failed = {"type": "Failed", "status": "True", "reason": "StartupDeadlineExceeded", "message": message}
+    *_, deadline = explain(of({"phase": "Failed", "awaited": [awaited], "conditions": [failed]})).findings
+    assert deadline.sentence.endswith("worker-0 (0 of 1 run)")

@@ -209,7 +209,7 @@ def test_a_taint_of_nodes_that_could_not_run_the_pod_is_no_cause(spec: dict[str,
     assert "Tainted" not in causes(of(STARTING, waiting_pod(TEXT, **spec), nodes=nodes))
 
 
-def test_nodes_that_are_not_ready_are_the_cause_although_the_scheduler_names_no_taint() -> None:
+def test_nodes_that_are_not_ready_are_the_cause_of_a_taint_without_a_name() -> None:
     text = message("2 node(s) had untolerated taint(s)", nodes=2)
     nodes = (CONTROL, node("gpu-1", GPU, NOT_READY))
     assert causes(of(STARTING, waiting_pod(text), nodes=nodes)) == ["NodesNotReady"]

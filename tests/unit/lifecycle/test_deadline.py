@@ -17,6 +17,21 @@ def test_a_world_that_does_not_start_in_time_ends_the_job_with_the_reason() -> N
     assert deleted(decision) == ["worker-0/0", "worker-1/0"]
 
 
+def test_the_status_keeps_why_the_pods_did_not_run() -> None:
+    story = Story(job(workers=3, startupDeadlineSeconds=100))
+    story.see(seconds=0)
+    unplaced = [replica(f"worker-{index}", phase="Pending", reason="Unschedulable", message="0/3 nodes") for index in (0, 1)]
+    pulling = replica("worker-2", phase="Pending", node="node-a", reason="ErrImagePull", message="no such image")
+    story.see(*unplaced, pulling, seconds=50)
+    assert story.status.awaited == ()
+    story.see(*unplaced, pulling, seconds=100)
+    assert [(each.kind, each.reason, each.replica) for each in story.status.awaited] == [
+        ("Node", "Unschedulable", "worker-0"),
+        ("Container", "ErrImagePull", "worker-2"),
+    ]
+    assert story.status.awaited[1].message == "no such image"
+
+
 def test_the_startup_deadline_starts_with_each_attempt_after_its_back_off() -> None:
     story = running_story(1, startupDeadlineSeconds=100)
     story.see(failed(code=10, seconds=500), seconds=500)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from muster.api.status import InputStatus
 from muster.lifecycle.observed import ReplicaView
@@ -89,6 +92,27 @@ def fetch_failed(code: int, message: str) -> ReplicaView:
     return replica(
         "worker-0", phase="Failed", finished=at(10), exit_code=code, last_words=words(code, message, attempt=0), fetch_failed=True
     )
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "recorded", "ends"),
+    [
+        (33, "InputNotFound", "InputNotFound", True),
+        (33, "InputForbidden", "InputForbidden", True),
+        (33, "InputRefused", "InputRefused", True),
+        (32, "InputDiskFull", "InputDiskFull", False),
+        (32, "InputNotFound", "InputUnavailable", False),  # not a reason of this code
+        (33, "Completed", "InputRefused", True),
+    ],
+)
+def test_the_fetcher_says_in_one_word_why_an_input_is_missing(code: int, reason: str, recorded: str, ends: bool) -> None:
+    begun = story(1)
+    failed = fetch_failed(code, "input base: is missing")
+    assert failed.last_words is not None
+    begun.see(replace(failed, last_words=replace(failed.last_words, reason=reason)), seconds=10)
+    [record, *_] = begun.status.attempts
+    assert record.reason == recorded
+    assert (begun.status.phase == "Failed") == ends
 
 
 def test_an_unreachable_source_is_tried_again_and_a_missing_one_is_not() -> None:

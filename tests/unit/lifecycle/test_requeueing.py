@@ -49,7 +49,9 @@ def test_a_gang_with_a_part_of_its_nodes_gives_them_back_and_starts_as_a_whole()
     decision = story.see(*HALF, seconds=10 + SECONDS)
     [ended, following] = story.status.attempts
     assert (ended.reason, ended.failure_class, following.attempt) == (Reason.GANG_REQUEUED, None, 1)
-    assert ended.message == "worker-2 got no node, so 2 other pods of its gang give theirs back: Unschedulable: 0/3 nodes are available"
+    assert (
+        ended.message == "worker-2 got no node, so the 2 other pods are deleted to free their nodes: Unschedulable: 0/3 nodes are available"
+    )
     assert (deleted(decision), created(decision)) == (["worker-0/0", "worker-1/0", "worker-2/0"], [])
     assert (story.status.restarts.total, story.status.next_attempt_time) == (0, None)
     assert created(story.see(seconds=20)) == ["worker-0/1", "worker-1/1", "worker-2/1"]
@@ -85,7 +87,7 @@ def test_an_elastic_gang_requeues_if_its_smallest_world_has_too_few_nodes() -> N
     story = story_of(**ELASTIC)
     story.see(placed(0), waiting(1), waiting(2), seconds=10 + SECONDS)
     assert (story.status.attempt, requeued(story)) == (1, True)
-    assert story.status.attempts[0].message.startswith("worker-1, worker-2 got no node, so another pod gives its node back: ")
+    assert story.status.attempts[0].message.startswith("worker-1, worker-2 got no node, so the other pod is deleted to free its node: ")
 
 
 def test_the_time_begins_again_with_each_pod_that_gets_a_node() -> None:

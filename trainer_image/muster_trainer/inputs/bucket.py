@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from muster_contract.errors import InputRefused, InputUnavailable, TrainerError
+from muster_contract.errors import InputForbidden, InputNotFound, InputUnavailable, TrainerError
 from muster_contract.inputs import BucketSource
 from muster_trainer.checkpoint.objects import ObjectPath, drop_clients
 from muster_trainer.inputs.cache import PART
@@ -40,7 +40,7 @@ class Bucket(Remote):
     def listing(self, revision: str) -> Listing:
         objects = self._root.files()
         if any(not path for path, _, _ in objects):
-            raise InputRefused(f"input {self._name}: {self._root} is one object; write the prefix of the objects, without a file name")
+            raise InputNotFound(f"input {self._name}: {self._root} is one object; write the prefix of the objects, without a file name")
         text = json.dumps(sorted(objects), separators=(",", ":"))
         files = tuple(RemoteFile(path, size) for path, size, _ in sorted(objects))
         return Listing(hashlib.sha256(text.encode()).hexdigest()[:40], files)
@@ -60,7 +60,7 @@ class Bucket(Remote):
         place = f"input {self._name}: {self._root}"
         number = getattr(error, "errno", None)
         if isinstance(error, FileNotFoundError) or "NoSuchBucket" in text:
-            return InputRefused(f"{place} does not exist; correct the bucket and the prefix in its source")
+            return InputNotFound(f"{place} does not exist; correct the bucket and the prefix in its source")
         if number == errno.EACCES or any(word in text for word in _DENIED):
-            return InputRefused(f"{place}: the store refuses access: {text}; correct the Secret of its secretRef")
+            return InputForbidden(f"{place}: the store refuses access: {text}; correct the Secret of its secretRef")
         return InputUnavailable(f"{place}: the store cannot be reached or does not answer: {text}")

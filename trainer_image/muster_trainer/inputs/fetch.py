@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from muster_contract.errors import InputRefused, InputUnavailable, TrainerError
+from muster_contract.errors import InputDiskFull, InputRefused, InputUnavailable, TrainerError
 from muster_contract.inputs import BucketSource, InputProgress, InputRequest, amount, parse_source
 from muster_trainer.inputs.bucket import Bucket
 from muster_trainer.inputs.cache import CLIENT_FOLDER, Entry
@@ -97,7 +97,7 @@ class Job:
         missing = listing.total - entry.fetched_bytes()
         free = shutil.disk_usage(self.cache).free
         if missing > free:
-            raise InputUnavailable(
+            raise InputDiskFull(
                 f"input {self.name}: the disk is full: {amount(missing)} are missing, and {self.cache} has {amount(free)} left; "
                 "free some, use larger disks, or fetch a folder of the source only"
             )
@@ -147,9 +147,7 @@ class Job:
 
     def _local_error(self, error: Exception) -> InputUnavailable:
         if _has_no_room(error):
-            return InputUnavailable(
-                f"input {self.name}: the disk is full: no space is left in {self.cache}; free some, or use larger disks"
-            )
+            return InputDiskFull(f"input {self.name}: the disk is full: no space is left in {self.cache}; free some, or use larger disks")
         return InputUnavailable(f"input {self.name}: the cache {self.cache} cannot be used: {error}")
 
 

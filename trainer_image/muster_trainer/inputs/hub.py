@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from muster_contract.errors import BadConfiguration, InputRefused, InputUnavailable, TrainerError
+from muster_contract.errors import BadConfiguration, InputForbidden, InputNotFound, InputRefused, InputUnavailable, TrainerError
 from muster_contract.inputs import HubSource
 from muster_trainer.inputs.cache import CLIENT_FOLDER
 from muster_trainer.inputs.remote import Listing, Remote, RemoteFile, setting
@@ -73,21 +73,27 @@ class Hub(Remote):
         what = f"{self._source.kind} {self._source.repository}"
         status = getattr(getattr(error, "response", None), "status_code", None)
         if isinstance(error, errors.GatedRepoError):
-            return self._refused(f"access to {what} must be granted on the hub, to the owner of HF_TOKEN in its secretRef")
+            return self._refused(InputForbidden, f"access to {what} must be granted on the hub, to the owner of HF_TOKEN in its secretRef")
         if isinstance(error, errors.RevisionNotFoundError):
-            return self._refused(f"{what} has no revision {self._source.revision or 'of its default branch'}; correct what follows @")
+            return self._refused(
+                InputNotFound, f"{what} has no revision {self._source.revision or 'of its default branch'}; correct what follows @"
+            )
         if isinstance(error, errors.RepositoryNotFoundError):
-            return self._refused(f"{what} does not exist, or is private: correct its source, or name a Secret with HF_TOKEN in secretRef")
+            return self._refused(
+                InputNotFound, f"{what} does not exist, or is private: correct its source, or name a Secret with HF_TOKEN in secretRef"
+            )
         if isinstance(error, errors.HFValidationError):
-            return self._refused(f"the client of the hub does not accept {what}: {error}")
+            return self._refused(InputRefused, f"the client of the hub does not accept {what}: {error}")
         if status in _DENIED:
-            return self._refused(f"the hub refuses access to {what} ({status}); correct HF_TOKEN in the Secret of its secretRef")
+            return self._refused(
+                InputForbidden, f"the hub refuses access to {what} ({status}); correct HF_TOKEN in the Secret of its secretRef"
+            )
         if isinstance(error, errors.EntryNotFoundError) and not isinstance(error, errors.LocalEntryNotFoundError):
-            return self._refused(f"{what} lists a file that it does not have: {_line(error)}")
+            return self._refused(InputRefused, f"{what} lists a file that it does not have: {_line(error)}")
         return InputUnavailable(f"input {self._name}: the hub cannot be reached or does not answer: {_line(error)}")
 
-    def _refused(self, message: str) -> InputRefused:
-        return InputRefused(f"input {self._name}: {message}")
+    def _refused(self, kind: type[InputRefused], message: str) -> InputRefused:
+        return kind(f"input {self._name}: {message}")
 
 
 def _digest(sibling: object) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from muster_contract.errors import InputRefused, TrainerError
+from muster_contract.errors import InputNotFound, InputRefused, TrainerError
 from muster_contract.inputs import is_plain
 
 MOST_FILES = 100_000
@@ -65,7 +65,7 @@ class Remote(Protocol):
 def checked(name: str, listing: Listing) -> Listing:
     """Returns the listing if Muster can store it. Raises InputRefused otherwise: its names and sizes come from the network."""
     if not listing.files:
-        raise InputRefused(f"input {name}: there are no files; correct the folder or prefix in its source")
+        raise InputNotFound(f"input {name}: there are no files; correct the folder or prefix in its source")
     if len(listing.files) > MOST_FILES:
         raise InputRefused(f"input {name}: has {len(listing.files)} files; at most {MOST_FILES} are possible: pack them into larger ones")
     paths = {file.path for file in listing.files}

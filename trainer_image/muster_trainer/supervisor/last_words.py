@@ -37,7 +37,7 @@ def last_words(code: int, message: str, attempt: int | None, state: RunState | N
 
 def last_words_of(error: TrainerError, attempt: int | None) -> LastWords:
     """The last words of an attempt that ended by `error` before any process ran."""
-    return last_words(error.code, str(error), attempt)
+    return replace(last_words(error.code, str(error), attempt), reason=error.reason)
 
 
 def _shortened(evaluation: Evaluation) -> Evaluation:

@@ -506,7 +506,7 @@ def commit_reasons(event: Event, *, stop_requested: bool) -> set[CommitReason]:
 
 
 def state_of(process: Process, *, idle: float, now: float) -> ProcessState:
-    """The state for the report. A process counts as stopped once each look of the last seconds has found it stopped."""
+    """The state for the report. A process counts as stopped if it was stopped for `STOPPED_SECONDS`."""
     if not process.running:
         return ProcessState.EXITED
     if idle < LOOK_SECONDS or not stacks.is_stopped(process.pid):

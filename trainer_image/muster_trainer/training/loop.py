@@ -442,8 +442,8 @@ class Training:
         self._count_failure(waited=time.monotonic() - began)
         seconds = max(gather(self.engine, lambda: self.outage.seconds))
         if seconds > self.outage.LIMIT:
-            limit = f"training goes on for {self.outage.LIMIT:.0f} s without one"
-            raise of_all(self.engine, StorageUnavailable(f"{failure}; no save has succeeded for {seconds:.0f} s, and {limit}"))
+            limit = f"the limit is {self.outage.LIMIT:.0f} s"
+            raise of_all(self.engine, StorageUnavailable(f"{failure}; no save has succeeded for {seconds:.0f} s; {limit}"))
         if self.engine.rank == 0:
             self._not_stored(str(failure))
         return False

@@ -1,6 +1,6 @@
 """How long training goes on while its saves fail, and when it tries again.
 
-To end an attempt costs the steps since the newest commit. To go on costs them only if a process is lost as well. So a storage that is away
+Ending an attempt loses the steps since the last commit. Training on loses them only if a process is lost as well. So a storage that is away
 for some minutes must not end it. But without a limit, a full disk would stay unseen, and ever more steps would depend on the processes.
 """
 

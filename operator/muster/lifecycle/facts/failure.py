@@ -16,7 +16,7 @@ from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.silence import is_silent, is_silent_after_the_end, lost_replicas
 from muster.lifecycle.facts.times import milliseconds
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
-from muster_contract.codes import SIGNAL_BASE, ExitCode, signal_name
+from muster_contract.codes import FINER_REASONS, SIGNAL_BASE, ExitCode, signal_name
 from muster_contract.reports import LastWords
 
 LONGEST_MESSAGE = 2048
@@ -266,7 +266,8 @@ def _own_cause(view: ReplicaView, words: LastWords | None, code: int | None) -> 
         return _cause(view, FailureClass.APPLICATION, Reason.OUT_OF_MEMORY, message=text)
     if words and words.code in _FAILURES:
         exit_code = ExitCode(words.code)
-        return _cause(view, _FAILURES[exit_code], Reason(exit_code.reason), message=message or exit_code.reason)
+        reason = words.reason if words.reason in FINER_REASONS.get(exit_code, ()) else exit_code.reason
+        return _cause(view, _FAILURES[exit_code], Reason(reason), message=message or reason)
     return _exited(view, code, message)
 
 

@@ -24,7 +24,7 @@ from muster_contract.events import MAX_ATTEMPT
 from muster_contract.reports import LastWords, Marks
 
 _NO_ATTEMPT = -1
-"""The attempt of a replica that no world needs: it stood by, or its attempt cannot have begun."""
+"""The attempt of a replica that no world needs: a spare, or one whose attempt cannot have begun."""
 _MOST_AT_ONCE = 1000
 
 Views = tuple[ReplicaView, ...]

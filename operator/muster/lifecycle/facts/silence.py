@@ -86,8 +86,8 @@ def _limit_fraction(facts: Facts) -> float:
 
 
 def _stand_still(peers: Iterable[Report], limits: Mapping[str, float]) -> bool:
-    """Whether all peers that have done a step have done nothing for as long as their activity allows. An activity without a limit may last
-    for ever."""
+    """Whether no peer has progressed within its activity's limit. Peers before their first step do not count, and some activities have no
+    limit."""
     stepping = [report for report in peers if (report.progress and report.progress.step) or any(pace.step for pace in report.ranks)]
     return bool(stepping) and all((report.idle_seconds or 0.0) >= limits.get(report.phase or "", inf) for report in stepping)
 

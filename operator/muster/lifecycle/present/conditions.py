@@ -78,8 +78,7 @@ def _straggling(status: TrainingJobStatus, facts: Facts) -> Value | None:
     """The slow ranks. Older versions recorded them only in the condition, so it stays until the ranks are compared again."""
     if status.stragglers:
         parts = (
-            f"rank {each.rank} ({each.replica}) works {each.seconds:.3g} s in each step; the others work {each.others_seconds:.3g} s, "
-            "and wait for it"
+            f"rank {each.rank} ({each.replica}) takes {each.seconds:.3g} s per step; the median is {each.others_seconds:.3g} s"
             for each in status.stragglers
         )
         return Value(True, Reason.SLOW_RANK, "; ".join(parts))

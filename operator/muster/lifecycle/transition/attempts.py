@@ -93,7 +93,7 @@ def with_given_up(status: TrainingJobStatus, facts: Facts, verdict: Verdict) -> 
 
 
 def verdict(status: TrainingJobStatus, facts: Facts, *, attempt: int) -> Verdict | None:
-    """Whether Muster gives the job up for the failure of this attempt. None before the failure is settled, unless no report can correct
+    """Whether the job fails permanently for the failure of this attempt. None before the failure is settled, unless no report can correct
     it."""
     record = record_of(status, attempt)
     result = budget.verdict(status, facts, record) if record else None

@@ -24,10 +24,13 @@ _EXCEEDED = {
 }
 
 
+_NEVER_RETRIED = frozenset({Reason.BAD_CONFIGURATION, Reason.INPUT_REFUSED, Reason.INPUT_NOT_FOUND, Reason.INPUT_FORBIDDEN})
+
+
 def verdict(status: TrainingJobStatus, facts: Facts, record: AttemptRecord) -> Verdict | None:
-    """Whether Muster gives the job up for this failure. The restart may be charged already."""
+    """Whether the job fails permanently for this failure. The restart may be charged already."""
     last = f"{record.replica}: {record.message}" if record.replica else record.message
-    if record.reason in (Reason.BAD_CONFIGURATION, Reason.INPUT_REFUSED):
+    if record.reason in _NEVER_RETRIED:
         return Verdict(record.reason, last, record.attempt, at_once=True)
     if _is_repeated(status, facts, record):
         where = "" if record.last_step is None else " at the same step"

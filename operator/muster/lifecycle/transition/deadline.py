@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
-from muster.api.status import ConditionType, Reason, TrainingJobStatus
+from muster.api.status import LONGEST_TEXT, MAX_AWAITED, Awaited, ConditionType, Reason, TrainingJobStatus
 from muster.lifecycle.facts import gang
 from muster.lifecycle.facts.facts import Facts
+from muster.lifecycle.observed import ReplicaPhase
 from muster.lifecycle.state import Verdict, is_open, newest
 from muster.lifecycle.transition.pods import waiting_sentence
 
@@ -21,6 +23,18 @@ def verdict(status: TrainingJobStatus, facts: Facts) -> Verdict | None:
         message = f"not all replicas ran within {facts.spec.startup_deadline_seconds} s: {waiting_sentence(status, facts)}"
         return Verdict(Reason.STARTUP_DEADLINE, message)
     return None
+
+
+def with_awaited(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
+    """The status with what the pods wait for. It must explain later why the job did not start, when the pods are gone."""
+    refused = [Awaited(kind="Creation", reason=Reason.REPLICAS_REFUSED, message=facts.observed.refused[:LONGEST_TEXT])]
+    pending = [view for view in facts.trainers(status.attempt) if view.phase is ReplicaPhase.PENDING and view.reason]
+    waiting = [
+        Awaited(kind="Container" if view.node else "Node", reason=view.reason, message=view.message, replica=view.label) for view in pending
+    ]
+    every = [*(refused if facts.observed.refused else ()), *waiting]
+    first = {(each.kind, each.reason, each.message): each for each in reversed(every)}
+    return replace(status, awaited=tuple(reversed(first.values()))[:MAX_AWAITED])
 
 
 def due(status: TrainingJobStatus, facts: Facts) -> datetime | None:

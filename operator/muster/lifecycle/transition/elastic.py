@@ -1,6 +1,6 @@
 """Elastic jobs: when the world is smaller than the spec asks for, and when it changes.
 
-A world that waits too long for workers goes on without them. Muster creates a replica for each missing worker. The replica stands by until
+A world that waits too long for workers trains without them. Muster creates a replica for each missing worker. The replica stands by until
 a later world takes it in, after the current world has trained for a while. Each of the two changes is a new attempt that costs no budget.
 All ranks save first if the world is whole.
 """
@@ -30,8 +30,9 @@ class Resize:
     @property
     def message(self) -> str:
         if self.after < self.before:
-            return f"goes on with {self.after} of {self.before} workers"
-        return f"takes in {self.after - self.before} workers that have come"
+            return f"scales down: {self.after} of {self.before} workers remain"
+        joined = self.after - self.before
+        return f"scales up: {joined} worker{'s' if joined > 1 else ''} joined"
 
 
 def next_plan(status: TrainingJobStatus, facts: Facts) -> WorldPlan:
@@ -67,7 +68,7 @@ def due_resize(status: TrainingJobStatus, facts: Facts) -> Resize | None:
 
 
 def wake_time(status: TrainingJobStatus, facts: Facts) -> datetime | None:
-    """When the world may change without an event, or when a failed replica that stood by is created again."""
+    """When the world may change without an event, or when a failed spare is created again."""
     retries = [facts.retry_time(view) for view in facts.standing_by if view.phase.ended]
     return min((time for time in (*retries, _resize_time(status, facts)) if time), default=None)
 

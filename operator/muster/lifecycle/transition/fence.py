@@ -1,9 +1,9 @@
 """Fences between attempts. Muster creates no replica and starts no process while a replica of an older attempt is left.
 
 A pod that the next attempt keeps belongs to its old attempt until its supervisor acknowledges the new one. The acknowledgement proves that
-the old processes have ended. Last words about the attempt before prove it as well, because the supervisor then waits for the new world. If
-the acknowledgement does not come in time, Muster deletes the pod. Checkpoints have a fence of their own: the attempt in the
-name of their folder.
+the old processes have ended. A termination report for the previous attempt counts too, because the supervisor then waits for the new world.
+If the acknowledgement does not come in time, Muster deletes the pod. Checkpoints have a fence of their own: the attempt in the name of
+their folder.
 """
 
 from __future__ import annotations

@@ -32,10 +32,9 @@ class Split:
     @property
     def message(self) -> str:
         names = listed([view.label for view in self.waiting])
-        consequence = (
-            f"{len(self.placed)} other pods of its gang give theirs back" if len(self.placed) > 1 else "another pod gives its node back"
-        )
-        return f"{names} got no node, so {consequence}{reasons(self.waiting, brief=True)}"
+        count = len(self.placed)
+        others = f"the {count} other pods are deleted to free their nodes" if count > 1 else "the other pod is deleted to free its node"
+        return f"{names} got no node, so {others}{reasons(self.waiting, brief=True)}"
 
 
 def due(status: TrainingJobStatus, facts: Facts) -> Split | None:

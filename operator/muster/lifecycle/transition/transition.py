@@ -36,7 +36,7 @@ def transition(status: TrainingJobStatus, facts: Facts) -> Transition:
 
 
 def _next(status: TrainingJobStatus, facts: Facts) -> tuple[TrainingJobStatus, State]:
-    """The next status and its state. An attempt ends before another begins. A failure is settled before Muster gives the job up for it."""
+    """The next status and its state. An attempt ends before another begins. A failure is settled before it fails the job for good."""
     state = _state(status, facts)
     if isinstance(state, Ended):
         return replacing.without_deleted(status, facts), state
@@ -55,6 +55,8 @@ def _next(status: TrainingJobStatus, facts: Facts) -> tuple[TrainingJobStatus, S
     status = with_grace_of_ended_attempts(status, facts)
     verdict = verdict or deadline.verdict(status, facts)
     if verdict is not None:
+        if verdict.reason is Reason.STARTUP_DEADLINE:
+            status = deadline.with_awaited(status, facts)
         status = attempts.with_given_up(status, facts, verdict)
         return _with_job_ended(status, facts), Ended(verdict.reason, verdict.message)
     if _may_begin(status, facts):
@@ -74,7 +76,7 @@ def must_look_live(status: TrainingJobStatus, facts: Facts) -> bool:
 
 
 def _reviewed(status: TrainingJobStatus, facts: Facts) -> tuple[TrainingJobStatus, Verdict | None]:
-    """The status after a second look at the failure that is still provisional, and whether the job is given up for that failure."""
+    """The status after a second look at the failure that is still provisional, and whether the job fails permanently for that failure."""
     record = _state(status, facts).provisional
     if record is None:
         return status, None
@@ -116,7 +118,7 @@ def _with_end_of_open_attempt(status: TrainingJobStatus, facts: Facts) -> tuple[
 
 
 def _may_begin(status: TrainingJobStatus, facts: Facts) -> bool:
-    """Whether the next attempt begins. It may also begin while a failure is provisional, unless Muster would give the job up for that
+    """Whether the next attempt begins. It may also begin while a failure is provisional, unless the job would fail permanently for that
     failure."""
     state = _state(status, facts)
     if isinstance(state, Open) or facts.spec.suspend or facts.problems or facts.waits_for_quota:
