@@ -114,6 +114,12 @@ RISKS: tuple[Cause, ...] = rows(
         "use a ReadWriteMany claim or object storage",
     ),
     (
+        "WorldOnOneNode",
+        r"^WorldOnOneNode: (?P<what>.*)",
+        "{what}",
+        "see kubectl get pods -o wide; cordon the node first if another pod of the job could take the room",
+    ),
+    (
         "CheckpointSkipped",
         r"^CheckpointDamaged: (?P<what>.*)",
         "a checkpoint is damaged: {what}",

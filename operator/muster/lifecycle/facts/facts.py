@@ -102,9 +102,9 @@ class Facts:
 
     @cached_property
     def is_fenced(self) -> bool:
-        """Whether the processes of an older attempt can do no harm. The bundled trainer commits nothing after a newer attempt has begun. The
-        same is true of a program that commits through `muster_training`, as the fence in the name of a commit shows. What another program
-        writes is unknown."""
+        """Whether the processes of an older attempt can do no harm. The bundled trainer commits nothing after a newer attempt has begun.
+        The same is true of a program that commits through `muster_training`, as the fence in the name of a commit shows. What another
+        program writes is unknown."""
         return self.runs_bundled_loop or any(parse_checkpoint_name(PurePosixPath(path).name) for path in self._commit_paths())
 
     def _commit_paths(self) -> Iterator[str]:
