@@ -107,6 +107,11 @@ SILENT = {
 }
 
 
+LOST_PEER = {"attempt": 0, "class": "Infrastructure", "reason": "PeerLost", "message": "connection closed by peer", "replica": "worker-0"}
+RECOVERING = {"phase": "Recovering", "message": "attempt 1 waits for worker-0", "attempts": [LOST_PEER]}
+ON_SILENT_NODE = (pod(node="node-1", status=RUNS, deletionTimestamp=ago(60)),)
+
+
 def pod_requesting(resource: str, amount: str) -> dict[str, Any]:
     unfitting = pod(status=unscheduled(f"0/1 nodes are available: 1 Insufficient {resource}"))
     unfitting["spec"]["containers"][0]["resources"] = {"limits": {resource: amount}}
@@ -181,6 +186,11 @@ FIRST: dict[str, tuple[Snapshot, list[str]]] = {
     "a pod that does not go": (
         of(STARTING, pod(node="node-1", status=RUNS, deletionTimestamp=ago(90))),
         ["StuckTerminating"],
+    ),
+    "a pod on a node that does not answer": (of(RECOVERING, *ON_SILENT_NODE, nodes=(SILENT,)), ["NodeNotReady", "StuckTerminating"]),
+    "a node that does not answer, as the record has it": (
+        of({**RECOVERING, "attempts": [{**LOST_PEER, "reason": "NodeLost"}]}, *ON_SILENT_NODE, nodes=(SILENT,)),
+        ["NodeNotReady", "StuckTerminating", "NodeLost"],
     ),
     "a node that does not answer": (of(RUNNING, pod(node="node-1", status=RUNS), nodes=(SILENT,)), ["NodeNotReady", "Running"]),
     "a job that runs": (of(RUNNING, pod(status=RUNS)), ["Running"]),
