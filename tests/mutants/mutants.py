@@ -652,7 +652,21 @@ BY_UNIT_TESTS: tuple[Mutant, ...] = (
         _any_report,
         "lifecycle/test_spares",
     ),
+    _unit(
+        "silent-world-is-lost",
+        "a node that is only cut off from the operator costs a restart, although the whole world trains on there",
+        "muster.lifecycle.facts.silence:_is_node_lost",
+        _always(True),
+        "lifecycle/test_spares",
+    ),
     # spares
+    _unit(
+        "any-spare-taken",
+        "a spare beside the rest of the world takes a place, so that the loss of one node stops the whole world",
+        "muster.lifecycle.transition.spares:_nodes",
+        lambda original: lambda uids, facts: set(),
+        "lifecycle/test_spares",
+    ),
     _unit(
         "silent-spare-taken",
         "a lost worker is replaced by a spare on a lost node",

@@ -97,6 +97,7 @@ class ConditionType(StrEnum):
     GRACE_SUFFICIENT = "GraceSufficient"
     GANG_SCHEDULED = "GangScheduled"
     QUOTA_RESERVED = "QuotaReserved"
+    SPREAD_OVER_NODES = "SpreadOverNodes"
 
 
 class Reason(StrEnum):
@@ -156,6 +157,8 @@ class Reason(StrEnum):
     MANY_NODES = "ManyNodes"
     ONE_NODE = "OneNode"
     ONE_POD = "OnePod"
+    # SpreadOverNodes, which also has ManyNodes
+    WORLD_ON_ONE_NODE = "WorldOnOneNode"
     CLAIM_NOT_FOUND = "ClaimNotFound"
     # Straggling
     SLOW_RANK = "SlowRank"

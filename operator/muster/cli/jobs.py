@@ -60,13 +60,17 @@ def get(*, names: tuple[str, ...], everywhere: bool, output: str, target: Target
     from muster.client.job_text import jobs_as
     from muster.client.jobs import Jobs
 
-    async def work(connection: Connection) -> list[Any]:
+    async def work(connection: Connection) -> tuple[list[Any], list[str]]:
         jobs = Jobs(connection)
         if names:
-            return [await jobs.get(name) for name in names]
-        return await (jobs.summaries if output in ("table", "name") else jobs.all)(everywhere=everywhere)
+            listing = [await jobs.get(name) for name in names]
+        else:
+            listing = await (jobs.summaries if output in ("table", "name") else jobs.all)(everywhere=everywhere)
+        return listing, await jobs.neglects(listing, now=datetime.now(UTC))
 
-    listing = on_cluster(target, work)
+    listing, neglects = on_cluster(target, work)
+    for neglect in neglects:
+        click.echo(neglect, err=True)
     if not listing and output == "table":
         click.echo("There are no jobs." if everywhere else "There are no jobs in this namespace.", err=True)
         return

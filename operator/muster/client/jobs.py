@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import difflib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import suppress
+from datetime import datetime
+from itertools import islice
 
 from muster.api.constants import API_VERSION, JOB_NAME_LABEL, JOB_UID_LABEL, KIND, PLURAL
 from muster.api.status import FINAL_PHASES
@@ -14,12 +16,14 @@ from muster.client import cuts, errors
 from muster.client.connection import Connection
 from muster.client.job_table import jobs_in
 from muster.control.cluster import Object
+from muster.explain.states import is_silent, neglected
 from muster.kubernetes.answers import parsed
 from muster.kubernetes.api_paths import JOBS, ApiPath, collection
 
 POLL_SECONDS = 0.5
 OUTAGE_SECONDS = 60.0
 WAIT_SECONDS = 600.0
+MOST_SUSPECTS = 5
 
 
 class Jobs:
@@ -145,6 +149,19 @@ class Jobs:
         selector = f"{JOB_NAME_LABEL}={job['metadata']['name']},{JOB_UID_LABEL}={job['metadata']['uid']}"
         pods = await self.connection.items(self.connection.path("v1", "pods"), cuts.pod, labelSelector=selector)
         return sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))
+
+    async def neglects(self, jobs: Sequence[Object], *, now: datetime) -> list[str]:
+        """A sentence about each of these jobs that no operator works on. Reads the pods of the first jobs of the namespace only, and shows
+        nothing to users who may not read pods."""
+        sentences = []
+        suspects = (job for job in jobs if job["metadata"]["namespace"] == self.namespace and is_silent(job, now))
+        for job in islice(suspects, MOST_SUSPECTS):
+            with suppress(errors.ClientError):
+                name = job["metadata"]["name"]
+                job = await self.get(name)  # a summary has no world
+                if neglect := neglected(job, await self.pods(job), now):
+                    sentences.append(f"{name}: {neglect}. See muster explain {name}")
+        return sentences
 
     async def changes(self, name: str) -> AsyncGenerator[Object | None, None]:
         """Yields the job now and after each change, and None once it is deleted.

@@ -18,6 +18,7 @@ from muster.control.cluster import Object, Unreadable
 from muster.lifecycle.changes import AttemptChange, attempt_changes, changed_condition, new_notices
 from muster.lifecycle.present.message import failure_sentence
 from muster.lifecycle.recording.phases import recovery_sentence
+from muster_contract.checkpoint_layout import parse_checkpoint_name
 
 _LONGEST = 1000  # of the 1,024 bytes that the API server takes
 
@@ -37,6 +38,7 @@ _CONDITIONS = (
     (ConditionType.STRAGGLING, True, "Straggling"),
     (ConditionType.STORAGE_SHARED, False, "StorageNotShared"),
     (ConditionType.GRACE_SUFFICIENT, False, "GraceTooShort"),
+    (ConditionType.SPREAD_OVER_NODES, False, "WorldOnOneNode"),
 )
 """Conditions that get a warning: the value that needs one, and the reason of the Event."""
 
@@ -45,7 +47,7 @@ def events_between(old: TrainingJobStatus, new: TrainingJobStatus) -> Iterator[J
     """Events for everything that is in the new status and not in the old one."""
     yield from _validity(old, new)
     for change in attempt_changes(old, new):
-        yield from _attempt(change)
+        yield from _attempt(change, new)
     yield from _world(old, new)
     for notice in new_notices(old, new):
         yield JobEvent(notice.reason, notice.message, mark=notice.message, warning=notice.reason.is_warning)
@@ -121,7 +123,7 @@ def _validity(old: TrainingJobStatus, new: TrainingJobStatus) -> Iterator[JobEve
         yield JobEvent("Valid", "the job is valid now", mark=str(after.observed_generation))
 
 
-def _attempt(change: AttemptChange) -> Iterator[JobEvent]:
+def _attempt(change: AttemptChange, status: TrainingJobStatus) -> Iterator[JobEvent]:
     record, mark = change.record, str(change.record.attempt)
     if change.old is None:
         yield _start(record, change.previous)
@@ -137,9 +139,17 @@ def _attempt(change: AttemptChange) -> Iterator[JobEvent]:
         yield JobEvent("Hang", f"attempt {record.attempt}: {record.message}\n{record.stacks}", mark=mark, warning=True)
     if change.has_resumed and record.step_resumed:
         redone = f", {record.steps_lost} steps are redone" if record.steps_lost else ""
-        yield JobEvent("Resumed", f"attempt {record.attempt} resumes at step {record.step_resumed}{redone}", mark=mark)
+        source = "" if record.attempt else _of_earlier_job(status)
+        yield JobEvent("Resumed", f"attempt {record.attempt} resumes at step {record.step_resumed}{source}{redone}", mark=mark)
     if change.has_recovered and record.phases:
         yield JobEvent("Recovered", f"attempt {record.attempt} {recovery_sentence(record.phases)}", mark=mark)
+
+
+def _of_earlier_job(status: TrainingJobStatus) -> str:
+    """Whose commit the first attempt of a job resumes from. A job has no commit of its own then."""
+    name = parse_checkpoint_name(status.checkpoint.path) if status.checkpoint else None
+    created = f", which was created at {format_time(name[1].created)}" if name else ""
+    return f", from a commit of an earlier job with the same checkpoint folder{created}"
 
 
 def _start(record: AttemptRecord, previous: AttemptRecord | None) -> JobEvent:

@@ -17,6 +17,7 @@ class Kind(StrEnum):
     NOT_ACCEPTED = "Why nothing is started"
     REFUSED = "Why pods are not created"
     SCHEDULING = "Why pods get no node"
+    NODE = "Which nodes do not answer"
     STARTING = "Why containers do not start"
     WAITING = "What pods without a node wait for"
     FAILED = "Why an attempt or the job failed"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from muster.explain.accepting import NOT_ACCEPTED, REFUSED
 from muster.explain.cause import Cause
 from muster.explain.failing import GIVEN_UP, INPUTS, PROGRAM, STORAGE, TAKEN_AWAY
-from muster.explain.running import RISKS, SLOW, STATES
+from muster.explain.running import NODES, RISKS, SLOW, STATES
 from muster.explain.scheduling import SCHEDULING, WAITING
 from muster.explain.starting import STARTING
 
@@ -13,6 +13,7 @@ CAUSES: tuple[Cause, ...] = (
     *NOT_ACCEPTED,
     *REFUSED,
     *SCHEDULING,
+    *NODES,
     *STARTING,
     *WAITING,
     *TAKEN_AWAY,

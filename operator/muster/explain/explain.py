@@ -105,7 +105,7 @@ _GENERIC = {
     "PodsRefused": (Kind.REFUSED,),
     "Failed": (Kind.FAILED,),
     "StartFailed": (Kind.STARTING, Kind.SCHEDULING, Kind.WAITING),
-    "PeerLost": (Kind.FAILED,),
+    "PeerLost": (Kind.FAILED, Kind.NODE),
     "ImagePull": (Kind.STARTING,),
 }
 """Causes that explain nothing if a cause of one of these kinds applies too. None stands for any kind before the states."""

@@ -5,14 +5,19 @@ from __future__ import annotations
 from muster.explain.cause import Cause, Kind, rows
 from muster.explain.evidence import Source
 
-SLOW: tuple[Cause, ...] = rows(
-    Kind.SLOW,
-    [Source.STATE, Source.CONDITION, Source.NOTICE],
+NODES: tuple[Cause, ...] = rows(
+    Kind.NODE,
+    [Source.STATE],
     (
         "NodeNotReady",
         "the node of {subject} does not answer: {message}",
         "see kubectl describe node; when Muster or Kubernetes gives the node up, the job resumes on another one",
     ),
+)
+
+SLOW: tuple[Cause, ...] = rows(
+    Kind.SLOW,
+    [Source.STATE, Source.CONDITION, Source.NOTICE],
     (
         "ReportsStopped",
         "the replicas run and have reported nothing for {message}",
@@ -112,6 +117,12 @@ RISKS: tuple[Cause, ...] = rows(
         r"^(?:OneNode|OnePod): (?P<what>.*)",
         "not all pods can reach the checkpoints: {what}",
         "use a ReadWriteMany claim or object storage",
+    ),
+    (
+        "WorldOnOneNode",
+        r"^WorldOnOneNode: (?P<what>.*)",
+        "{what}",
+        "see kubectl get pods -o wide; cordon the node first if another pod of the job could take the room",
     ),
     (
         "CheckpointSkipped",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from muster.api.constants import CONTROLLER, JOB_NAME_LABEL
-from muster.api.spec import TrainingJobSpec
+from muster.api.quantity import amount_of
+from muster.api.spec import EVALUATOR, TrainingJobSpec
 from muster.api.status import FINAL_PHASES
 from muster.explain.evidence import (
     Evidence,
@@ -29,11 +30,13 @@ from muster_contract.environment import NAMES
 from muster_contract.inputs import amount as shown_bytes
 
 OPERATOR_SECONDS = 20.0
+NEGLECT_SECONDS = 30.0
 SCHEDULER_SECONDS = 20.0
 PULL_SECONDS = 30.0
 REPORT_SECONDS = 120.0
 FIRST_STEP_SECONDS = 120.0
 STUCK_SECONDS = 30.0
+_LOST_NAMED = 3
 SHARE = 0.15  # a larger share of a job's time counts as a problem
 
 
@@ -67,24 +70,66 @@ def _operator(snapshot: Snapshot) -> Iterator[Evidence]:
     """Whether the operator has read the newest spec. Each change of the spec makes it write status.observedGeneration."""
     job, status = snapshot.job, status_of(snapshot.job)
     generation, observed = job["metadata"].get("generation", 1), status.get("observedGeneration")
-    changed = _spec_changed(job)
-    if (
-        (job["spec"].get("managedBy") or CONTROLLER) != CONTROLLER
-        or phase_of(job) in FINAL_PHASES
-        or observed == generation
-        or changed is None
-    ):
+    if (job["spec"].get("managedBy") or CONTROLLER) != CONTROLLER or phase_of(job) in FINAL_PHASES:
         return
-    seconds = (snapshot.now - changed).total_seconds()
+    if observed == generation:
+        if neglect := _neglect(snapshot):
+            yield _state("OperatorDown", neglect)
+        return
+    changed = max(_writes(job, of_status=False), default=time_of(job["metadata"].get("creationTimestamp")))
+    seconds = (snapshot.now - changed).total_seconds() if changed else 0.0
     if seconds > OPERATOR_SECONDS:
         detail = "it has never had a status" if observed is None else f"its spec is of generation {generation}, its status of {observed}"
         yield _state("OperatorDown", f"{detail}, after {_duration(seconds)}")
 
 
-def _spec_changed(job: Object) -> datetime | None:
-    entries = [each for each in job["metadata"].get("managedFields") or () if each.get("subresource") != "status"]
-    times = [time for each in entries if (time := time_of(each.get("time")))]
-    return max(times, default=time_of(job["metadata"].get("creationTimestamp")))
+def _neglect(snapshot: Snapshot) -> str:
+    return neglected(snapshot.job, None if "pods" in snapshot.unreadable else snapshot.pods, snapshot.now)
+
+
+def neglected(job: Object, pods: Sequence[Object] | None, now: datetime) -> str:
+    """How long no operator has updated this job, in words, if its pods contradict its status. Otherwise an empty text. `pods` is None if
+    the user may not read them.
+
+    The operator writes the status within a second when a pod is lost. It writes nothing while nothing happens, so the age of a status
+    alone proves nothing. The Lease of the operator would prove more, but few users may read it.
+    """
+    status = status_of(job)
+    if pods is None or not is_silent(job, now):
+        return ""
+    written = max(_writes(job, of_status=True))
+    living = {str(pod["metadata"]["uid"]) for pod in pods if not pod["metadata"].get("deletionTimestamp") and not _has_ended(pod)}
+    members = (status.get("world") or {}).get("members") or ()
+    lost = [f"{each['role']}-{each['index']}" for each in members if _counts(each) and str(each["uid"]) not in living]
+    if not lost:
+        return ""
+    more = f" and {len(lost) - _LOST_NAMED} more" if len(lost) > _LOST_NAMED else ""
+    verb = "are" if len(lost) > 1 else "is"
+    named = ", ".join(lost[:_LOST_NAMED])
+    return f"no operator has updated this job for {_duration((now - written).total_seconds())}, although {named}{more} {verb} gone"
+
+
+def is_silent(job: Object, now: datetime) -> bool:
+    """Whether the job trains according to its status, which was not written for some time. If an attempt has ended, its pods may save for
+    minutes."""
+    status, written = status_of(job), max(_writes(job, of_status=True), default=None)
+    is_open = status.get("phase") == "Running" and not ((status.get("attempts") or [{}])[-1].get("endTime") or job["spec"].get("suspend"))
+    return is_open and written is not None and (now - written).total_seconds() >= NEGLECT_SECONDS
+
+
+def _counts(member: Object) -> bool:
+    """Whether the operator acts at once if the pod of this member is lost."""
+    return bool(member.get("uid")) and not member.get("succeeded") and member.get("role") != EVALUATOR
+
+
+def _has_ended(pod: Object) -> bool:
+    return (pod.get("status") or {}).get("phase") in ("Failed", "Succeeded")
+
+
+def _writes(job: Object, *, of_status: bool) -> list[datetime]:
+    """The times of the last writes of the status, or of the rest of the job."""
+    entries = [each for each in job["metadata"].get("managedFields") or () if (each.get("subresource") == "status") is of_status]
+    return [time for each in entries if (time := time_of(each.get("time")))]
 
 
 def _suspension(snapshot: Snapshot) -> Iterator[Evidence]:
@@ -225,8 +270,10 @@ def _phase(snapshot: Snapshot) -> Iterator[Evidence]:
     of = f" of {progress['totalSteps']}" if at and progress.get("totalSteps") else ""
     next_attempt = time_of(status.get("nextAttemptTime"))
     complete = str(condition_of(snapshot.job, "Complete").get("reason"))
+    if _neglect(snapshot):
+        return  # what the status says is out of date
     if phase in ("Running", "Succeeded"):
-        yield _state(complete if complete == "CompletedWithoutReport" else phase, at + of)
+        yield _state(complete if complete == "CompletedWithoutReport" else phase, at + of + _earlier_job(status))
     elif next_attempt is not None and next_attempt > snapshot.now:
         yield _state("HeldBack", f"{next_attempt:%H:%M:%S} UTC")
     elif phase not in FINAL_PHASES and not snapshot.job["spec"].get("suspend"):
@@ -235,6 +282,13 @@ def _phase(snapshot: Snapshot) -> Iterator[Evidence]:
         if placed:
             yield _state("ContainersStart", ", ".join(label_of(pod) for pod in placed[:3]) + (" and others" if len(placed) > 3 else ""))
         yield _state("Starting", str(status.get("message") or "the operator has not processed it yet"))
+
+
+def _earlier_job(status: dict[str, Any]) -> str:
+    """That the first attempt of the job resumed from a commit, which an earlier job must have saved."""
+    first: dict[str, Any] = next((each for each in status.get("attempts") or () if each.get("attempt") == 0), {})
+    began = f"it began at step {first.get('stepResumed')}, from a commit of an earlier job with the same checkpoint folder"
+    return f" ({began})" if first.get("stepResumed") else ""
 
 
 def _queue(snapshot: Snapshot) -> Iterator[Evidence]:

@@ -62,7 +62,9 @@ def deletion(view: ReplicaView, *, grace_seconds: int | None = None) -> tuple[De
     """
     if view.deleting is not None:
         return ()
-    return (DeleteReplica(view.name, view.uid, 0 if view.empty else SIDE_CAR_SECONDS if view.only_side_cars_run else grace_seconds),)
+    if view.only_side_cars_run:
+        grace_seconds = SIDE_CAR_SECONDS if grace_seconds is None else min(grace_seconds, SIDE_CAR_SECONDS)
+    return (DeleteReplica(view.name, view.uid, 0 if view.empty else grace_seconds),)
 
 
 def shortening(views: Iterable[ReplicaView], now: datetime) -> tuple[DeleteReplica, ...]:

@@ -13,6 +13,7 @@ from muster.api.job import TrainingJob
 from muster.api.status import Notice, TrainingJobStatus
 from muster.control.events import JobEvent, event_of, events_between
 from muster_contract.notices import NoticeReason
+from tests.support.texts import absent
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 JOB = TrainingJob.model_validate(
@@ -48,6 +49,25 @@ def test_storage_that_not_all_pods_can_reach_gets_one_warning() -> None:
     [warning] = events_between(status(), there)
     assert (warning.reason, warning.message, warning.warning) == ("StorageNotShared", "one node", True)
     assert reasons(there, there) == []
+
+
+def test_a_first_attempt_that_resumes_says_whose_commit_it_was() -> None:
+    """A job that is created again under an old name resumes where the old one was."""
+    fields = {"checkpoint": {"step": 500, "path": "step-00000500-20261120T080000Z-0003", "committedAt": NOW}}
+    old, new = status(attempts=[record(0)]), status(attempts=[record(0, stepResumed=500)], **fields)
+    [resumed] = events_between(old, new)
+    assert absent(resumed.message, "step 500", "an earlier job", "2026-11-20T08:00:00") == []
+    later = status(attempts=[record(1, stepResumed=500)], **fields)
+    [resumed] = events_between(status(attempts=[record(1)]), later)
+    assert "earlier job" not in resumed.message
+
+
+def test_a_world_on_one_node_gets_one_warning() -> None:
+    condition = {"type": "SpreadOverNodes", "status": "False", "reason": "WorldOnOneNode", "message": "on a", "lastTransitionTime": NOW}
+    alone = status(conditions=[condition])
+    [warning] = events_between(status(), alone)
+    assert (warning.reason, warning.warning) == ("WorldOnOneNode", True)
+    assert reasons(alone, alone) == []
 
 
 def test_a_grace_period_that_is_too_short_gets_one_warning_per_attempt() -> None:

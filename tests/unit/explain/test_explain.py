@@ -70,6 +70,15 @@ def event(reason: str, message: str, *, of: str = "p0", seconds: float = 40, kin
     return {"type": "Warning", "reason": reason, "message": message, "involvedObject": {"kind": kind, "uid": of, "name": name}, **times}
 
 
+def trained(seconds: float, *, attempts: Any = (), evaluator: bool = False, **spec: Any) -> dict[str, Any]:
+    """A job that trains on two workers, with a status that was last written so many seconds ago."""
+    members = [{"role": "worker", "index": index, "uid": f"p{index}"} for index in range(2)]
+    members += [{"role": "evaluator", "index": 0, "uid": "lost"}] if evaluator else []
+    world = {**RUNNING["world"], "members": members}
+    fields = [{"time": ago(250)}, {"time": ago(seconds), "subresource": "status"}]
+    return job({**RUNNING, "world": world, "attempts": list(attempts)}, metadata={"managedFields": fields}, **spec)
+
+
 def causes(snapshot: Snapshot) -> list[str]:
     return [("-" if each.is_past else "") + each.cause.id for each in explain(snapshot).findings]
 
@@ -99,6 +108,11 @@ SILENT = {
 }
 
 
+LOST_PEER = {"attempt": 0, "class": "Infrastructure", "reason": "PeerLost", "message": "connection closed by peer", "replica": "worker-0"}
+RECOVERING = {"phase": "Recovering", "message": "attempt 1 waits for worker-0", "attempts": [LOST_PEER]}
+ON_SILENT_NODE = (pod(node="node-1", status=RUNS, deletionTimestamp=ago(60)),)
+
+
 def pod_requesting(resource: str, amount: str) -> dict[str, Any]:
     unfitting = pod(status=unscheduled(f"0/1 nodes are available: 1 Insufficient {resource}"))
     unfitting["spec"]["containers"][0]["resources"] = {"limits": {resource: amount}}
@@ -115,6 +129,24 @@ FIRST: dict[str, tuple[Snapshot, list[str]]] = {
     "a job that no operator has seen": (of(None), ["OperatorDown"]),
     "a job that was submitted just now": (of(None, job=job(None, age=2)), ["Starting"]),
     "a spec that the operator has not read": (of(None, job=job({"observedGeneration": 1}, metadata={"generation": 2})), ["OperatorDown"]),
+    "a job without a pod that its status has": (of(None, pod(1, status=RUNS), job=trained(40)), ["OperatorDown"]),
+    "a job with a pod that is being deleted": (
+        of(None, pod(status=RUNS, deletionTimestamp=ago(1)), pod(1, status=RUNS), job=trained(40)),
+        ["OperatorDown"],
+    ),
+    "a job with a pod that has failed": (of(None, pod(status={"phase": "Failed"}), pod(1, status=RUNS), job=trained(40)), ["OperatorDown"]),
+    "a job whose status is old, with all its pods": (of(None, pod(status=RUNS), pod(1, status=RUNS), job=trained(4000)), ["Running"]),
+    "a job that has just lost a pod": (of(None, pod(1, status=RUNS), job=trained(10)), ["Running"]),
+    "a job of which the user may not read the pods": (of(None, job=trained(40), unreadable=("pods",)), ["Running"]),
+    "a job whose pods save before a suspension": (
+        of(None, pod(status=RUNS, deletionTimestamp=ago(1)), job=trained(40, suspend=True)),
+        ["Suspending", "Running"],
+    ),
+    "a job whose attempt has ended, and whose pods save": (
+        of(None, pod(status=RUNS, deletionTimestamp=ago(1)), job=trained(40, attempts=[{"attempt": 0, "endTime": ago(40)}])),
+        ["Running"],
+    ),
+    "a job whose evaluator has failed": (of(None, pod(status=RUNS), pod(1, status=RUNS), job=trained(40, evaluator=True)), ["Running"]),
     "another controller": (of(None, job=job(None, managedBy="example.com/other")), ["ManagedByOther"]),
     "a deleted job that a finalizer keeps": (
         of(None, job=job(RUNNING, metadata={"deletionTimestamp": ago(5), "finalizers": ["example.com/theirs"]})),
@@ -166,6 +198,11 @@ FIRST: dict[str, tuple[Snapshot, list[str]]] = {
     "a pod that does not go": (
         of(STARTING, pod(node="node-1", status=RUNS, deletionTimestamp=ago(90))),
         ["StuckTerminating"],
+    ),
+    "a pod on a node that does not answer": (of(RECOVERING, *ON_SILENT_NODE, nodes=(SILENT,)), ["NodeNotReady", "StuckTerminating"]),
+    "a node that does not answer, as the record has it": (
+        of({**RECOVERING, "attempts": [{**LOST_PEER, "reason": "NodeLost"}]}, *ON_SILENT_NODE, nodes=(SILENT,)),
+        ["NodeNotReady", "StuckTerminating", "NodeLost"],
     ),
     "a node that does not answer": (of(RUNNING, pod(node="node-1", status=RUNS), nodes=(SILENT,)), ["NodeNotReady", "Running"]),
     "a job that runs": (of(RUNNING, pod(status=RUNS)), ["Running"]),
@@ -276,6 +313,11 @@ FIRST: dict[str, tuple[Snapshot, list[str]]] = {
         ["CompletedWithoutReport"],
     ),
 }
+
+
+def test_a_job_that_resumed_from_the_commit_of_an_earlier_job_says_so() -> None:
+    [finding] = explain(of({**RUNNING, "attempts": [{"attempt": 0, "stepResumed": 500}]})).findings
+    assert absent(finding.sentence, "step 500", "earlier job") == []
 
 
 @pytest.mark.parametrize(("snapshot", "expected"), FIRST.values(), ids=FIRST)

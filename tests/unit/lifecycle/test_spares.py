@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from muster.api.status import Reason
+from muster.api.status import ConditionType, Reason
 from muster.control import replies
 from muster.lifecycle.actions import CreateReplica, DeleteReplica
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 from muster.render.addresses import addresses_of
+from tests.support.texts import absent
 from tests.unit.lifecycle.lifecycle_cases import Story, at, created, job, members, replica, report, stand_bys, words
 
 
@@ -43,6 +44,115 @@ def test_spares_are_created_once_the_world_runs_and_are_not_in_it() -> None:
     story.see(alive("worker-0", step=1), alive("worker-1"), spare("worker-2"), spare("worker-3", ready=False), seconds=20)
     assert members(story) == ["worker-0", "worker-1"]
     assert (story.status.workers, story.status.ready_replicas, story.status.replicas, story.status.ready_spares) == ("2/2", 2, 2, 1)
+
+
+def on(node: str, view: ReplicaView) -> ReplicaView:
+    return replace(view, node=node)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "taken"),
+    [(("a", "b"), "worker-3"), (("b", "a"), "worker-2"), (("a", "a"), "worker-2"), (("", ""), "worker-2")],
+    ids=["the second is elsewhere", "the first is elsewhere", "none is elsewhere", "no node is known"],
+)
+def test_a_spare_on_a_node_without_the_world_is_preferred(nodes: tuple[str, str], taken: str) -> None:
+    """Otherwise the loss of one node could stop the whole world."""
+    story = training(spares=2)
+    spares = [on(node, spare(f"worker-{2 + number}")) for number, node in enumerate(nodes)]
+    story.see(on("a", alive("worker-0", step=41)), *spares, seconds=20)
+    assert members(story) == ["worker-0", taken]
+
+
+def test_spares_that_take_two_places_are_on_different_nodes_if_possible() -> None:
+    story = training(workers=3, spares=3)
+    spares = [on(node, spare(label)) for label, node in (("worker-3", "b"), ("worker-4", "b"), ("worker-5", "c"))]
+    story.see(on("a", alive("worker-1", step=41)), *spares, seconds=20)
+    assert members(story) == ["worker-3", "worker-1", "worker-5"]
+
+
+def test_a_late_loss_also_takes_a_spare_on_a_node_without_the_world() -> None:
+    """The pod of a kept member ends before it has acknowledged the attempt."""
+    story = training(spares=2)
+    ended = {"code": 137, "message": "killed", "attempt": 0}
+    spares = on("a", spare("worker-2")), on("b", spare("worker-3"))
+    leaving = on("c", alive("worker-1", step=41))
+    story.see(on("a", alive("worker-0", waiting=True, step=41, last_words=ended)), leaving, *spares, seconds=20)
+    assert (story.status.attempt, members(story)) == (1, ["worker-0", "worker-1"])
+    gone = replace(leaving, phase=ReplicaPhase.FAILED, finished=at(21), exit_code=137)
+    story.see(on("a", alive("worker-0", attempt=1, waiting=True, last_words=ended)), gone, *spares, seconds=21)
+    assert members(story) == ["worker-0", "worker-3"]
+
+
+def lonely(label: str, *, node: str, reported: float, **fields: Any) -> ReplicaView:
+    return replace(on(node, alive(label, **fields)), reported=at(reported))
+
+
+def world_on_one_node(**spec: Any) -> Story:
+    """All of the world is on node a, and has trained at second 100. The spare is on node b."""
+    story = Story(job(recovery={"spares": 1}, **spec), expects_reports=True)
+    story.see(seconds=0)
+    story.see(*(on("a", alive(f"worker-{index}")) for index in range(2)), seconds=10)
+    views = [lonely(f"worker-{index}", node="a", reported=100, step=40) for index in range(2)]
+    story.see(*views, replace(on("b", spare("worker-2")), reported=at(100)), seconds=100)
+    return story
+
+
+def seen_later(story: Story, seconds: float, *, nodes: tuple[str, str] = ("a", "a"), spare_on: str = "b", spare_reported: float) -> None:
+    views = [lonely(f"worker-{index}", node=nodes[index], reported=100, step=40) for index in range(2)]
+    story.see(*views, replace(on(spare_on, spare("worker-2")), reported=at(spare_reported)), seconds=seconds)
+
+
+def test_a_living_spare_proves_that_the_node_of_the_whole_world_is_lost() -> None:
+    story = world_on_one_node()
+    story.gap_seconds = 0.2  # regular reports: they make no shorter silence enough here
+    seen_later(story, 107.9, spare_reported=107)
+    assert story.status.attempt == 0
+    seen_later(story, 108, spare_reported=107)
+    record = story.status.attempts[0]
+    assert (record.reason, record.node, record.failed_time) == (Reason.NODE_LOST, "a", at(100))
+    assert sorted(each.name for each in story.status.left_behind) == ["digits-worker-0", "digits-worker-1"]
+    assert "worker-2" in members(story)
+
+
+def test_a_pass_is_due_when_the_whole_world_has_been_silent_for_long() -> None:
+    story = world_on_one_node()
+    story.gap_seconds = 0.2
+    views = [lonely(f"worker-{index}", node="a", reported=100, step=40) for index in range(2)]
+    living = replace(on("b", spare("worker-2")), reported=at(104))
+    assert story.see(*views, living, seconds=104).wake == at(108)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "spare_on", "spare_reported"),
+    [(("a", "a"), "b", 100), (("a", "a"), "a", 119), (("a", "c"), "b", 119), (("", ""), "b", 119), (("a", "a"), "", 119)],
+    ids=["the spare is silent, too", "the spare is beside it", "the world is on two nodes", "no node is known", "the spare has no node"],
+)
+def test_the_silence_of_a_whole_world_proves_nothing_without_a_spare_elsewhere(
+    nodes: tuple[str, str], spare_on: str, spare_reported: float
+) -> None:
+    story = world_on_one_node()
+    seen_later(story, 120, nodes=nodes, spare_on=spare_on, spare_reported=spare_reported)
+    assert story.status.attempt == 0
+
+
+def test_a_condition_says_that_the_whole_world_is_on_one_node() -> None:
+    story = world_on_one_node()
+    assert story.condition("SpreadOverNodes") == ("False", "WorldOnOneNode")
+    condition = story.status.condition(ConditionType.SPREAD_OVER_NODES)
+    assert condition
+    assert absent(condition.message, "all 2 replicas", "run on a") == []
+    story.see(on("a", alive("worker-0", step=50)), on("b", alive("worker-1")), spare("worker-2"), seconds=110)
+    assert story.condition("SpreadOverNodes") == ("True", "ManyNodes")
+
+
+@pytest.mark.parametrize(
+    ("spec", "nodes"), [({"recovery": {"spares": 0}}, "aa"), ({"recovery": {"spares": 1}}, "ab")], ids=["without spares", "on two nodes"]
+)
+def test_no_condition_says_where_an_ordinary_world_is(spec: dict[str, Any], nodes: str) -> None:
+    story = Story(job(**spec))
+    story.see(seconds=0)
+    story.see(*(on(node, alive(f"worker-{index}", step=1)) for index, node in enumerate(nodes)), seconds=10)
+    assert story.status.condition(ConditionType.SPREAD_OVER_NODES) is None
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2])

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import muster_training as muster
+from muster_contract.checkpoint_layout import parse_checkpoint_name
 from muster_contract.environment import PREFIX
 from muster_contract.events import Event, encode_event
 from muster_training import session
@@ -162,6 +163,44 @@ def test_an_older_attempt_may_not_save(tmp_path: Path, enter: Enter) -> None:
     with pytest.raises(muster.PeerLost, match="has taken over"):
         save(5)
     assert list(tmp_path.glob("step-00000005-*")) == []
+
+
+@pytest.mark.parametrize("way", ["own folder", "shared folder", "copy"])
+def test_an_attempt_that_becomes_older_while_it_saves_commits_nothing(tmp_path: Path, enter: Enter, way: str) -> None:
+    """As a process does on a node that the operator has given up."""
+    enter(tmp_path)
+    save(4)
+    registration = next(tmp_path.glob("attempts/*.json"))
+    newer = registration.with_name(registration.name.replace("-0000", "-0001"))
+    written = tmp_path.parent / "library"
+    written.mkdir(exist_ok=True)
+    (written / "state").write_text("x")
+
+    def save_late() -> None:
+        if way == "copy":
+            newer.write_bytes(registration.read_bytes())
+            session.checkpoint_copy(5, written, seconds=0.1)
+            return
+        with muster.checkpoint(5, shared=way == "shared folder") as folder:
+            (folder / "state").write_text("x")
+            newer.write_bytes(registration.read_bytes())
+
+    with pytest.raises(muster.PeerLost, match="has taken over"):
+        save_late()
+    assert list(tmp_path.glob("step-00000005-*/COMMITTED")) == []
+
+
+def test_commits_and_resumes_show_the_operator_that_they_are_fenced(tmp_path: Path, enter: Enter) -> None:
+    """It replaces a program on a lost node at once only if it knows that."""
+    sent = enter(tmp_path)
+    save(4)
+    [commit] = of(sent, "commit")
+    sent = enter(tmp_path, attempt=1)
+    muster.latest()
+    muster.report(step=5)
+    [resumed] = of(sent, "resumed")
+    for path in (commit["path"], Path(resumed["path"]).name):
+        assert parse_checkpoint_name(path) is not None, path
 
 
 @pytest.mark.parametrize("name", ["link", "pipe", "bad\nname", "manifest.json", None])

@@ -83,7 +83,10 @@ def cause_of_break(status: TrainingJobStatus, facts: Facts) -> Cause | None:
     members = (view for view in facts.trainers(status.attempt) if view.replica in replicas)  # Muster itself removes the other replicas
     causes = [_since_last_report(cause, view, facts) for view in members if (cause := cause_of_end(view, stopped=False))]
     causes += [replace(_of_device(view), time=since) for view, since in with_unhealthy_devices(status, facts)]
-    causes += [_silence(view, "while its peers stand still") for view in lost_replicas(status, facts)]
+    lost = lost_replicas(status, facts)
+    has_peers = len(lost) < sum(facts.strategy.is_in_world(role) for role, _ in replicas)
+    context = "while its peers stand still" if has_peers else "like all replicas on its node, while a spare on another node reports"
+    causes += [_silence(view, context) for view in lost]
     causes += [_loss(member.label, facts.stamp) for member in _lost_members(status, facts)]
     return root_cause(causes)
 

@@ -7,7 +7,7 @@ they have also lost it. Then the attempt ends long before Kubernetes marks the n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from math import inf
 
@@ -43,7 +43,8 @@ def is_silent_after_the_end(view: ReplicaView, facts: Facts) -> bool:
 
 
 def lost_replicas(status: TrainingJobStatus, facts: Facts) -> list[ReplicaView]:
-    """The replicas of the world that are silent while their peers stand still. Empty if no fence would stop their processes."""
+    """The replicas of the world that are silent while their peers stand still, or the whole world if it was on a node that is lost. Empty
+    if no fence would stop their processes."""
     world = status.world
     if not facts.replaces_at_once or world is None or world.first_step_time is None:
         return []
@@ -55,6 +56,8 @@ def lost_replicas(status: TrainingJobStatus, facts: Facts) -> list[ReplicaView]:
     are_silent = {view.uid for view in silent}  # to compare whole views would take quadratic time
     reports = [view.report for view in views if view.report]
     others = [view for view in views if view.uid not in are_silent]
+    if not others:
+        return silent if _is_node_lost(status, silent, facts) else []
     standstill = _standstill_seconds(facts, reports) if facts.runs_bundled_loop else _standstill_of_program(status, facts, others)
     limits: dict[str, float] = {Activity.TRAINING: standstill, Activity.SAVING: _saving_seconds(status, facts)}
     return silent if _stand_still([view.report for view in others if view.report], limits) else []
@@ -63,7 +66,26 @@ def lost_replicas(status: TrainingJobStatus, facts: Facts) -> list[ReplicaView]:
 def times(status: TrainingJobStatus, facts: Facts) -> Iterable[datetime | None]:
     """When replicas of a world that trains become silent."""
     trains = facts.replaces_at_once and status.world is not None and status.world.first_step_time is not None
-    return (silent_at(view, facts) for view in facts.trainers(status.attempt) if view.is_active) if trains else ()
+    views = [view for view in facts.trainers(status.attempt) if view.is_active] if trains else []
+    return (time for view in views for time in (silent_at(view, facts), _surely_silent_at(view, facts)))
+
+
+def _is_node_lost(status: TrainingJobStatus, silent: Sequence[ReplicaView], facts: Facts) -> bool:
+    """Whether the whole world was on one node that is lost. There are no peers to ask. But the operator and the network work, because a
+    replica that stands by on another node reports. The silence must be longer than that of a replica with peers."""
+    members = [member for member in (status.world.members if status.world else ()) if facts.strategy.is_in_world(member.role)]
+    nodes = {view.node for view in silent}
+    spares = (view for view in facts.standing_by if view.is_active and view.reported and view.node not in ("", *nodes))
+    if len(silent) < len(members) or len(nodes) != 1 or "" in nodes or all(is_silent(view, facts) for view in spares):
+        return False
+    return all((time := _surely_silent_at(view, facts)) is not None and facts.now >= time for view in silent)
+
+
+def _surely_silent_at(view: ReplicaView, facts: Facts) -> datetime | None:
+    """When the replica counts as silent without any other evidence: the limit is the longest one, however regular reports are."""
+    if silent_at(view, facts) is None or view.reported is None:
+        return None
+    return view.reported + timedelta(seconds=facts.policy.silence_seconds + view.missed_seconds + facts.observed.report_delay_seconds)
 
 
 def _silent_after(seconds: float, view: ReplicaView, facts: Facts) -> datetime | None:

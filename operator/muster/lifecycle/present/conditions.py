@@ -9,6 +9,7 @@ from muster.api.status import LONGEST_TEXT, Condition, ConditionType, GraceStatu
 from muster.lifecycle.facts import gang
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.times import whole_seconds
+from muster.lifecycle.recording.members import world_members
 from muster.lifecycle.recording.ranks import can_be_compared
 from muster.lifecycle.state import Ended, State, Suspended, is_open, last_failure
 from muster.lifecycle.transition.pods import reasons
@@ -29,6 +30,7 @@ def with_conditions(status: TrainingJobStatus, state: State, facts: Facts) -> Tr
         ConditionType.READY: _ready(status, state, facts),
         ConditionType.GANG_SCHEDULED: _gang_scheduled(status, facts),
         ConditionType.QUOTA_RESERVED: _quota_reserved(facts),
+        ConditionType.SPREAD_OVER_NODES: _spread_over_nodes(status, facts),
     }
     if isinstance(state, Ended):
         kind = ConditionType.COMPLETE if status.phase is Phase.SUCCEEDED else ConditionType.FAILED
@@ -118,6 +120,23 @@ def _gang_scheduled(status: TrainingJobStatus, facts: Facts) -> Value | None:
     if gang.is_waiting(status, facts):
         return Value(False, Reason.WAITING_FOR_GANG, f"{gang.sentence(status, facts)}{reasons(facts.trainers(status.attempt))}")
     return Value(True, Reason.GANG_PLACED)
+
+
+def _spread_over_nodes(status: TrainingJobStatus, facts: Facts) -> Value | None:
+    """Whether a world of a job with spares is on more than one node. A job gets this condition when its world is first on one node. It
+    stays as it is while a world starts."""
+    world = status.world
+    nodes = [view.node for view in facts.trainers(status.attempt) if view.node]
+    size = len(world_members(status, facts))
+    if not facts.spec.recovery.spares or world is None or world.ready_time is None or not is_open(status) or len(nodes) < max(2, size):
+        return None
+    if len(set(nodes)) > 1:
+        return Value(True, Reason.MANY_NODES) if status.condition(ConditionType.SPREAD_OVER_NODES) else None
+    message = (
+        f"all {size} replicas of the world run on {nodes[0]}: if that node is lost, the steps since the last commit are lost; once a spare "
+        "is ready on another node, delete the pod of one worker, and the spare takes its place"
+    )
+    return Value(False, Reason.WORLD_ON_ONE_NODE, message)
 
 
 def is_queued(status: TrainingJobStatus, facts: Facts) -> bool:

@@ -27,10 +27,12 @@ def next_plan(status: TrainingJobStatus, facts: Facts) -> WorldPlan:
     if world is None or record is None or record.reason is Reason.SUSPENDED or is_outgrown(world, facts):
         return facts.desired
     reused = reused_pods(status, facts)
-    waiting = [view.replica for view in ready(facts) if reused.get(view.replica) == view.uid]
+    waiting = [view for view in ready(facts) if reused.get(view.replica) == view.uid]
+    nodes = _nodes({uid for member in world.members if (uid := reused.get(member.replica))}, facts)
 
     def successor(replica: Replica) -> Replica:
-        return waiting.pop(0) if waiting and replica not in reused and replica[0] == facts.strategy.worker_role else replica
+        is_lost = waiting and replica not in reused and replica[0] == facts.strategy.worker_role
+        return _taken(waiting, nodes).replica if is_lost else replica
 
     return facts.pool.arranged([successor(member.replica) for member in world.members])
 
@@ -62,12 +64,28 @@ def with_successors(
         return status
     free = [view for view in ready(facts) if view.uid not in excluded]
     active = {view.uid for view in facts.replicas if view.is_active}
+    lost = {member.replica for member in world.members if does_not_answer(member) or (member.awaited and member.uid not in active)}
+    nodes = _nodes({member.uid for member in world.members if member.replica not in lost}, facts)
 
     def successor(member: Member) -> Member:
-        is_lost = does_not_answer(member) or (member.awaited and member.uid not in active)
-        return _member_of(free.pop(0)) if is_lost and free and member.role == facts.strategy.worker_role else member
+        is_replaced = free and member.replica in lost and member.role == facts.strategy.worker_role
+        return _member_of(_taken(free, nodes)) if is_replaced else member
 
     return replace(status, world=replace(world, members=tuple(successor(member) for member in world.members)))
+
+
+def _nodes(uids: Collection[str], facts: Facts) -> set[str]:
+    """The nodes of these pods."""
+    return {view.node for view in facts.everyone if view.uid in uids}
+
+
+def _taken(free: list[ReplicaView], nodes: set[str]) -> ReplicaView:
+    """Takes a spare from the list: if possible one on a node where the world has no pod, so that the loss of one node does not stop the
+    whole world. Adds its node to `nodes`."""
+    position = next((number for number, view in enumerate(free) if view.node not in nodes), 0)
+    spare = free.pop(position)
+    nodes.add(spare.node)
+    return spare
 
 
 def _member_of(spare: ReplicaView) -> Member:

@@ -1,0 +1,66 @@
+"""What `muster get` says about jobs that no operator works on."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from muster.client import errors, jobs
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def job(name: str, *, seconds: float = 40, namespace: str = "team") -> dict[str, Any]:
+    """A job on worker-0, whose status was written so many seconds ago."""
+    fields = [{"time": (NOW - timedelta(seconds=seconds)).isoformat(), "subresource": "status"}]
+    world = {"members": [{"role": "worker", "index": 0, "uid": "lost"}]}
+    metadata = {"name": name, "namespace": namespace, "uid": name, "managedFields": fields}
+    return {"metadata": metadata, "spec": {}, "status": {"phase": "Running", "world": world}}
+
+
+class Connection:
+    """A namespace with these pods. Without them, the user may not read pods."""
+
+    namespace = "team"
+
+    def __init__(self, *pods: dict[str, Any], readable: bool = True) -> None:
+        self.pods = list(pods)
+        self.readable = readable
+        self.reads = 0
+
+    async def items(self, path: str, **query: str) -> list[dict[str, Any]]:
+        self.reads += 1
+        if not self.readable:
+            raise errors.NoRightsError("pods is forbidden")
+        return self.pods
+
+
+def neglects(connection: Connection, *listing: dict[str, Any]) -> list[str]:
+    return asyncio.run(jobs.Jobs(connection).neglects(listing, now=NOW))  # type: ignore[arg-type]
+
+
+def test_a_job_without_an_operator_is_named_with_the_pod_that_is_gone() -> None:
+    sentence = "digits: no operator has updated this job for 40 s, although worker-0 is gone. See muster explain digits"
+    assert neglects(Connection(), job("digits")) == [sentence]
+
+
+@pytest.mark.parametrize(
+    ("connection", "listed"),
+    [
+        (Connection({"metadata": {"name": "digits-worker-0", "uid": "lost"}}), job("digits")),
+        (Connection(readable=False), job("digits")),
+        (Connection(), job("digits", seconds=10)),
+        (Connection(), job("digits", namespace="other")),
+    ],
+    ids=["its pod is there", "pods cannot be read", "its status is new", "it is in another namespace"],
+)
+def test_nothing_is_said_without_a_proof(connection: Connection, listed: dict[str, Any]) -> None:
+    assert neglects(connection, listed) == []
+
+
+def test_the_pods_of_few_jobs_are_read() -> None:
+    connection = Connection()
+    assert len(neglects(connection, *(job(f"digits-{number}") for number in range(100)))) == connection.reads == jobs.MOST_SUSPECTS
