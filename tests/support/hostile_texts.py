@@ -37,7 +37,7 @@ def _part(kind: str, value: Any, rng: random.Random) -> str:
         return _member(value, rng)
     if kind.endswith("_REPEAT"):
         least, _, inner = value
-        return _sample(inner, rng) * max(1, least)
+        return _sample(inner, rng) * max(1, int(least))
     if kind in ("SUBPATTERN", "ATOMIC_GROUP"):
         return _sample(value[3] if kind == "SUBPATTERN" else value, rng)
     return _sample(rng.choice(value[1]), rng) if kind == "BRANCH" else ""
