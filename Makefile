@@ -102,6 +102,9 @@ bench-gpu: $(READY) ## training and recovery on a machine with an NVIDIA GPU, wh
 checkpoints-across: $(READY) ## checkpoints written under one Python and PyTorch, read under another: downloads 10 GB, takes minutes
 	$(BIN)/python -m tests.checkpoints_across.run
 
+fuzz: $(READY) ## random inputs for all that reads input of others, for a limited time: SECONDS=300
+	$(BIN)/python -m tests.fuzz.run --seconds $(or $(filter-out 0,$(SECONDS)),60) $(foreach name,$(TARGET),--target $(name))
+
 mutants: $(READY) ## plant bugs in the lifecycle core, one at a time; the property tests must find each
 	$(BIN)/python -m tests.mutants.run
 
@@ -141,4 +144,4 @@ include local_cluster/cluster.mk
 clean: ## remove .venv, caches and runs
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache runs build dist
 
-.PHONY: help setup demo test check lint unit property local thorough chaos chaos-walk checkpoints-across gang-test coscheduling-test gang-trials kueue-test ui-test mutants some-mutants control-plane control-plane-oldest bench bench-gpu bench-scale locks sbom crd reference docs docs-serve format clean
+.PHONY: help setup demo test check lint unit property local thorough chaos chaos-walk checkpoints-across gang-test coscheduling-test gang-trials kueue-test ui-test fuzz mutants some-mutants control-plane control-plane-oldest bench bench-gpu bench-scale locks sbom crd reference docs docs-serve format clean

@@ -41,3 +41,11 @@ def test_lines_wrap_at_a_hundred_characters(page: Path) -> None:
         if not code and not line.lstrip().startswith("|") and len(line) > WIDTH:
             long.append(number)
     assert not long
+
+
+def test_no_page_and_no_message_tells_to_install_muster_from_an_index() -> None:
+    """No index has it, so a stranger could take its name. A checkout has it: `pip install .`."""
+    folders = ("operator", "contract", "trainer_image", "examples", "charts")
+    texts = [*PAGES, *(file for folder in folders for file in ROOT.glob(f"{folder}/**/*"))]
+    named = re.compile(r"pip install[^\n`]{0,80}\bmuster[-_]\w", re.IGNORECASE)
+    assert [file for file in texts if file.suffix in (".md", ".py", ".yaml", ".txt", ".ipynb") and named.search(file.read_text())] == []

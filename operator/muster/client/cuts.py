@@ -32,25 +32,21 @@ class Cuts:
 
     def of(self, obj: Object) -> Object:
         """The part of the object. Raises TooLargeError if those of the list are too large together."""
-        part = {name: self._shared(value) for name, value in self._cut(obj).items()}
+        part = {name: self._shared_parts(value) for name, value in self._cut(obj).items()}
         if self._kept > MOST_KEPT:
             raise errors.TooLargeError(f"the list has more than {MOST_KEPT >> 20} MiB, so it is not read")
         return part
 
-    def _shared(self, value: Any, *, depth: int = 3) -> Any:
-        """The value with shortened texts. Values inside it are shared down to `depth`."""
-        if isinstance(value, str):
-            value = value[:LONGEST_TEXT]
-        elif isinstance(value, dict) and depth:
-            value = {name[:LONGEST_TEXT]: self._shared(each, depth=depth - 1) for name, each in value.items()}
-        elif isinstance(value, list) and depth:
-            value = [self._shared(each, depth=depth - 1) for each in value]
-        else:
-            value = _shortened(value)
+    def _shared_parts(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name[:LONGEST_TEXT]: self._shared(each) for name, each in value.items()}
+        return self._shared(value)
+
+    def _shared(self, value: Any) -> Any:
         text = orjson.dumps(value)
         key = hashlib.blake2b(text, digest_size=16).digest()
         if key not in self._parts:
-            self._parts[key] = value
+            self._parts[key] = value if len(text) <= LONGEST_TEXT else _shortened(value)
             self._kept += len(text)
         return self._parts[key]
 

@@ -15,21 +15,30 @@ from muster.explain.explain import as_document, explain
 
 LOG_LINES = 200
 HIDDEN = "REDACTED"
-_SECRET_NAME = re.compile(
-    r"(?i)pass(?:word|wd|phrase)?|pwd|secret|token|credential|(?:^|[^a-z])(?:auth|dsn|sas)(?:$|[^a-z])|private|authorization|cookie|signature"
-    r"|(?:api|access|account|encryption|signing|ssh|tls|master|license)[_-]?key"
+_LONGEST_NAME = 256
+_SECRET_PART = re.compile(
+    r"(?i)passw|passphrase|pwd|secret|credential|token(?!iz|s$)|authorization|cookie|signature|webhook|private"
+    r"|(?:api|access|account|encryption|signing|ssh|tls|master|license)key"
 )
-_WORDS = r"pass(?:word|wd|phrase)|pwd|secret(?:[_-]?key)?|token|(?:api|access|account)[_-]?key(?:_id)?|signature"
-_SECRET_TEXT = re.compile(
-    r"(?i)(authorization[\"']?\s*[=:]\s*[\"']?(?:(?:bearer|basic|token|negotiate)\s+)?)[^\s\"',;]+"
-    r"|(\bbearer\s+)[\w.~+/=-]{8,}"
-    rf"|((?:{_WORDS})[\"']?\s*[=:]\s*[\"']?)[^\s\"',;]+"
-    rf"|(--?(?:[\w-]{{1,40}}-)?(?:{_WORDS})\s+)[^\s\"',;]+"
-    r"|(://[^\s/:@]{0,64}:)[^\s/]{1,256}(?=@)|\b(AKIA|ASIA)[0-9A-Z]{16}\b|\b(eyJ)[\w-]{10,}\.[\w-]+\.[\w-]+"
+"""Parts of a name that show a secret wherever they are."""
+_SECRET_WORDS = frozenset({"auth", "bearer", "cred", "creds", "dsn", "jwt", "otp", "pass", "pat", "sas", "sig"})
+"""Whole words of a name that show a secret. So does the last word `key`, as in KAGGLE_KEY, but not alone: many fields have this name."""
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+
+_VALUE = r"[^\s\"',;]+"
+_PAIR = re.compile(r"(?<![\w.-])(?P<name>[\w.-]{1,128})(?P<separator>[\"']?\s{0,4}[=:]\s{0,4}[\"']?|(?<=[\w])\s{1,4})(?=[^\s\"',;])")
+"""A name and what separates it from its value. Whether the value is hidden depends on the name."""
+_HIDDEN_VALUE = re.compile(rf"(?P<scheme>(?:bearer|basic|token|negotiate)\s{{1,4}})?{_VALUE}", re.IGNORECASE)
+_SECRET_FORMS = re.compile(
+    r"(?i:(\bbearer\s{1,4})[\w.~+/=-]{8,})"
+    r"|(://[^\s/:@]{0,64}:)[^\s/]{1,256}(?=@)|\b(AKIA|ASIA)[0-9A-Z]{16}\b|\b(AIza)[\w-]{30,}|(?<![\w-])(eyJ)[\w-]{10,}\.[\w-]+\.[\w-]+"
     r"|\b(gh[pousr]_|github_pat_|glpat-|hf_|sk-|xox[abprs]-)[\w-]{16,}"
-    r"|(-----BEGIN [A-Z ]*PRIVATE KEY-----)[^-]*"
+    r"|(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)[^-]*"
+    r"|(https?://(?:hooks\.[^\s/\"']{1,100}/|[^\s\"']{1,200}?/(?:webhooks?|hooks)/))[^\s\"',;]+"
 )
-_SECRET_OPTION = re.compile(rf"(?i)--?(?:[\w-]{{1,40}}[_-])?(?:{_WORDS})")
+"""Credentials that show by their form."""
+PATTERNS = (_SECRET_PART, _WORD, _PAIR, _HIDDEN_VALUE, _SECRET_FORMS)
+"""All of them meet text of tenants, so each must take linear time."""
 _METADATA = ("managedFields",)
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _NODE = ("capacity", "allocatable", "conditions", "nodeInfo")
@@ -67,10 +76,10 @@ def redact(value: Any, *, name: str = "") -> Any:
         return _redacted_object(value)
     if isinstance(value, list):
         before = [None, *value]  # the value of an option follows the option
-        hidden = [isinstance(each, str) and _SECRET_OPTION.fullmatch(each) is not None for each in before[:-1]]
+        hidden = [isinstance(each, str) and each.startswith("-") and _is_secret(each) for each in before[:-1]]
         return [HIDDEN if hide and isinstance(each, str) else redact(each, name=name) for each, hide in zip(value, hidden, strict=True)]
     if isinstance(value, str):
-        return HIDDEN if value and _SECRET_NAME.search(name) and not _is_reference(name) else _SECRET_TEXT.sub(_hidden, value)
+        return HIDDEN if value and _is_secret(name) and not _is_reference(name) else _without_secrets(value)
     return value
 
 
@@ -84,9 +93,37 @@ def _redacted_object(value: dict[str, Any]) -> dict[str, Any]:
     return redacted
 
 
+def _is_secret(name: str) -> bool:
+    """Whether a variable, field or option of this name holds a secret, by the words of the name."""
+    name = name[:_LONGEST_NAME]
+    words = [word.lower() for word in _WORD.findall(name)]
+    has_key = len(words) > 1 and words[-1] in ("key", "keys") and "public" not in words
+    return has_key or not _SECRET_WORDS.isdisjoint(words) or _SECRET_PART.search("".join(words)) is not None
+
+
 def _is_reference(name: str) -> bool:
-    """Whether a field names a Secret and does not hold one, such as secretName."""
-    return name.endswith(("Name", "Ref", "Path", "Seconds", "automountServiceAccountToken"))
+    """Whether a field names a Secret and does not hold one, such as secretName, or names a label."""
+    return name.endswith(("Name", "Ref", "Path", "Seconds", "automountServiceAccountToken", "topologyKey", "LabelKeys"))
+
+
+def _without_secrets(text: str) -> str:
+    """The text without the values of secret names, as in `password=...` and `--token ...`, and without credentials of known forms."""
+    pieces, begin, position = [], 0, 0
+    while (pair := _PAIR.search(text, position)) is not None:
+        position = pair.end()
+        if _hides(pair):
+            value = _HIDDEN_VALUE.match(text, position)
+            assert value is not None
+            pieces += [text[begin:position], value["scheme"] or "", HIDDEN]
+            begin = position = value.end()
+    return _SECRET_FORMS.sub(_hidden, "".join([*pieces, text[begin:]]))
+
+
+def _hides(pair: re.Match[str]) -> bool:
+    name, separator = pair["name"], pair["separator"]
+    if separator.isspace():
+        return name.startswith("-") and _is_secret(name)
+    return _is_secret(name) or (name.lower() == "key" and "=" in separator)
 
 
 def _hidden(match: re.Match[str]) -> str:

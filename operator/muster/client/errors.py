@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from muster.api.status import Reason, TrainingJobStatus
 
 _PACKAGES = ("aiohttp", "kubernetes", "orjson")
-_MISSING = "this needs the Kubernetes client: pip install 'muster-training[cluster]'"
+_MISSING = "this needs the Kubernetes client: in a checkout of Muster, pip install '.[cluster]'"
 
 
 def missing_package(error: ModuleNotFoundError) -> str | None:

@@ -49,7 +49,7 @@ REFUSED: tuple[Cause, ...] = rows(
     [Source.REFUSED],
     (
         "QuotaExceeded",
-        r"exceeded quota: (?P<quota>[^,\s]+), requested: (?P<requested>.*?), used: (?P<used>.*?), limited: (?P<limit>[^;]*)",
+        r"exceeded quota: (?P<quota>[^,\s]+), requested: (?P<requested>[^:]*), used: (?P<used>[^:]*), limited: (?P<limit>[^;]*)",
         "the quota {quota} of the namespace is used up: a pod needs {requested}; {used} of {limit} are in use",
         "end other jobs of the namespace, request fewer replicas or resources, or have the quota raised",
     ),
@@ -67,7 +67,7 @@ REFUSED: tuple[Cause, ...] = rows(
     ),
     (
         "LimitRange",
-        r"(?P<what>(?:(?:maximum|minimum) [\w./-]+ usage per|[\w./-]+ max limit to request ratio per) .*)",
+        r"(?P<what>(?:(?:maximum|minimum) [\w./-]+ usage per|(?<![\w./-])[\w./-]+ max limit to request ratio per) .*)",
         "a LimitRange of the namespace forbids the resources of the pods: {what}",
         "change roles.*.resources to lie within it: kubectl describe limitrange",
     ),

@@ -86,7 +86,7 @@ STORAGE: tuple[Cause, ...] = rows(
     (
         "StorageFull",
         r"No space left on device|no space is left|quota is used up|Disk quota exceeded|ENOSPC|QuotaExceeded|XMinioStorageFull|Errno 28"
-        r"|storage.*\bfull\b",
+        r"|storage.{0,200}\bfull\b",
         "the disk or the storage is full: {message}",
         "free space or enlarge the volume; checkpoint.keep is the number of checkpoints that are kept",
     ),

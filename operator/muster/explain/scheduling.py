@@ -158,7 +158,7 @@ SCHEDULING: tuple[Cause, ...] = rows(
     ),
     (
         "DevicesTainted",
-        rf"{_TAINT}.*{_DEVICE}|{_DEVICE.replace('resource', 'other')}.*{_TAINT}",
+        rf"{_TAINT}.{{0,300}}{_DEVICE}|{_DEVICE.replace('resource', 'other')}.{{0,300}}{_TAINT}",
         "the nodes with {resource}{other} are tainted or in use, and the pods do not tolerate the taint",
         "add the toleration in roles.*.template: kubectl describe node shows the taint",
     ),

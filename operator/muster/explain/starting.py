@@ -5,7 +5,7 @@ from __future__ import annotations
 from muster.explain.cause import Cause, Kind, rows
 from muster.explain.evidence import Source
 
-_PULL = r"(?:(?:^|: )(?:ErrImagePull|ImagePullBackOff): |^Failed: Failed to pull image).*?"
+_PULL = r"\A(?>.*?(?:(?:^|: )(?:ErrImagePull|ImagePullBackOff): |^Failed: Failed to pull image)).*?"
 
 STARTING: tuple[Cause, ...] = rows(
     Kind.STARTING,
@@ -97,7 +97,7 @@ STARTING: tuple[Cause, ...] = rows(
     ),
     (
         "CommandMissing",
-        r"executable file not found in \$PATH|exec: .*no such file or directory|exec: .*permission denied"
+        r"executable file not found in \$PATH|exec: .{0,400}no such file or directory|exec: .{0,400}permission denied"
         r"|can't open file '(?P<file>[^']+)': \[Errno 2\]",
         "the program to start is not in the image: {message}",
         "correct trainer.command or trainer.script; muster submit --code DIR brings files of your own",
@@ -128,7 +128,7 @@ STARTING: tuple[Cause, ...] = rows(
     ),
     (
         "NodeFull",
-        r"(?-i:\bOutOf(?P<resource>cpu|memory|pods|ephemeral-storage|[\w.-]+/[\w.-]+)\b)",
+        r"(?-i:\bOutOf(?P<resource>cpu|memory|pods|ephemeral-storage|[\w.-]{1,253}/[\w.-]{1,63})\b)",
         "the node had no {resource} left when the pod arrived",
         "nothing, if this is rare: Muster creates the pod again; otherwise look for pods that bypass the scheduler",
     ),

@@ -299,7 +299,7 @@ def _client(uri: str) -> Any:
         from botocore.exceptions import BotoCoreError
         from botocore.session import Session
     except ImportError as error:
-        raise StorageError(f"{uri}: its client is not installed; pip install 'muster-training[history]'") from error
+        raise StorageError(f"{uri}: its client is not installed: in a checkout of Muster, pip install '.[history]'") from error
     config = Config(connect_timeout=CONNECT_SECONDS, read_timeout=READ_SECONDS, retries={"max_attempts": 1, "mode": "standard"})
     try:
         return Session().create_client("s3", config=config)

@@ -112,8 +112,8 @@ class Pages:
         return session
 
     async def _jobs(self, request: web.Request) -> web.StreamResponse:
-        if isinstance(self._sessions, OwnSession) and "token" in request.query:
-            return self._with_cookie(request.query["token"])
+        if (opened := self._opened(request)) is not None:
+            return opened
         session = await self._session(request)
         chosen = request.query.get("namespace", "").strip()
         namespace = None if chosen == "*" else chosen or self._namespace
@@ -148,6 +148,8 @@ class Pages:
         return in_order(row for row in rows if row.kind != "gone" or (row.namespace, row.name) not in there), notes
 
     async def _job(self, request: web.Request) -> web.StreamResponse:
+        if (opened := self._opened(request)) is not None:
+            return opened
         session = await self._session(request)
         source = session.sources.get(request.match_info["kind"])
         if source is None:
@@ -190,9 +192,16 @@ class Pages:
         response.del_cookie(self._cookie, path="/", secure=True, httponly=True, samesite="Strict")
         return response
 
-    def _with_cookie(self, value: str) -> web.StreamResponse:
-        """Redirects to the list. Its address no longer has the token."""
-        response = _lead_to("/")
+    def _opened(self, request: web.Request) -> web.StreamResponse | None:
+        """For an address with the token of a user's own machine: the cookie, and the way to the same address without the token."""
+        token = request.query.get("token")
+        if not isinstance(self._sessions, OwnSession) or token is None or not self._sessions.fits(token):
+            return None
+        rest = [(name, value) for name, value in request.query.items() if name != "token"]
+        return self._with_cookie(token, str(request.rel_url.with_query(rest)))
+
+    def _with_cookie(self, value: str, path: str = "/") -> web.StreamResponse:
+        response = _lead_to(path)
         secure = isinstance(self._sessions, UserSessions)
         response.set_cookie(self._cookie, value, httponly=True, samesite="Strict", path="/", secure=secure)
         return response

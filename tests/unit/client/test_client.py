@@ -65,7 +65,7 @@ def test_a_missing_kubeconfig_is_an_error_of_the_first_call(tmp_path: Path) -> N
 def test_the_error_without_the_kubernetes_package_names_it() -> None:
     code = "import sys; sys.modules['kubernetes'] = None; import muster; muster.Client()"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert absent(ended.stderr.splitlines()[-1], "ClientError", "pip install 'muster-training[cluster]'") == []
+    assert absent(ended.stderr.splitlines()[-1], "ClientError", "pip install '.[cluster]'") == []
 
 
 async def _count(closed: threading.Event, *, up_to: int = 1_000_000) -> AsyncGenerator[int, None]:

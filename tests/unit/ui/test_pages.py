@@ -108,17 +108,26 @@ def test_only_the_style_sheet_is_served_without_the_token(tmp_path: Path) -> Non
     async def look(browser: Browser) -> None:
         for path in ("/", "/jobs/local/-/digits", "/?token=wrong"):
             answer = await browser.get(path, signed_in=False)
-            if path.endswith("wrong"):  # its cookie is worth nothing
-                assert browser.secret not in str(answer.headers)
-            else:
-                assert answer.status == 401
-                assert "digits" not in await answer.text()
+            assert answer.status == 401
+            assert "digits" not in await answer.text()
         opened = await browser.get(f"/?token={browser.secret}", signed_in=False)
         assert (opened.status, opened.headers["Location"]) == (303, "/")
         cookie = opened.headers["Set-Cookie"]
         assert "HttpOnly" in cookie
         assert "SameSite=Strict" in cookie
         assert (await browser.get("/static/ui.js", signed_in=False)).status == 200
+
+    visit({"local": LocalRuns(run_directory(tmp_path / "digits").parent)}, look)
+
+
+def test_any_address_with_the_token_opens_its_page(tmp_path: Path) -> None:
+    async def look(browser: Browser) -> None:
+        wrong = await browser.get("/jobs/local/-/digits?token=wrong", signed_in=False)
+        assert (wrong.status, "Set-Cookie" in wrong.headers) == (401, False)
+        opened = await browser.get(f"/jobs/local/-/digits?replica=worker-0&token={browser.secret}", signed_in=False)
+        assert (opened.status, opened.headers["Location"]) == (303, "/jobs/local/-/digits?replica=worker-0")
+        assert browser.secret in opened.headers["Set-Cookie"]
+        assert (await browser.get("/jobs/local/-/digits?token=wrong")).status == 200, "a link of others signs nobody out"
 
     visit({"local": LocalRuns(run_directory(tmp_path / "digits").parent)}, look)
 

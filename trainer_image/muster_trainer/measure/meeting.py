@@ -5,7 +5,9 @@ Measurements use them to start at the same time, and to measure the network itse
 
 from __future__ import annotations
 
+import hashlib
 import json
+import selectors
 import socket
 import struct
 import time
@@ -21,6 +23,11 @@ from muster_trainer.measure.measuring import Timing, timed
 TIMEOUT_SECONDS = 15 * 60.0  # pods of one world may start minutes apart
 RETRY_SECONDS = 0.1
 CHUNK = 1 << 20
+MOST_BYTES = 4 << 20
+"""Bytes of the value of one rank. The longest, the times of a measurement, have some kilobytes."""
+MOST_WAITING = 256
+"""Connections that have not sent their greeting yet. Above it, the oldest is closed."""
+_GREETING = struct.Struct("!32sI")
 _LENGTH = struct.Struct("!Q")
 _DONE = b"."
 T = TypeVar("T")
@@ -35,11 +42,15 @@ def address_of(environment: Mapping[str, str]) -> tuple[int, int, str, int]:
 class Meeting:
     """The connections of one process. Rank 0 listens, and all other ranks connect to it. Every rank calls the same methods in the same
     order. Each method raises PeerLost if another process is gone.
+
+    A connection begins with a greeting: a digest of the job's uid, and the rank. Rank 0 reads no more than that from a
+    connection before it has checked it, because everyone who reaches the port can connect.
     """
 
     def __init__(self, environment: Mapping[str, str], *, timeout: float = TIMEOUT_SECONDS) -> None:
         self.rank, self.world, host, port = address_of(environment)
         self._timeout = timeout
+        self._world_digest = _digest_of(environment)
         self._peers: list[socket.socket] = []
         try:
             if self.world > 1:
@@ -118,13 +129,60 @@ class Meeting:
         both = not here and socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if both else socket.AF_INET
         with socket.create_server((host if here else "", port), family=family, backlog=self.world, dualstack_ipv6=both) as listener:
-            listener.settimeout(self._timeout)
-            peers: dict[int, socket.socket] = {}
+            return self._greeted(listener)
+
+    def _greeted(self, listener: socket.socket) -> list[socket.socket]:
+        """The connections whose greeting is valid, by rank. Others are closed."""
+        limit = time.monotonic() + self._timeout
+        peers: dict[int, socket.socket] = {}
+        waiting: dict[socket.socket, bytes] = {}
+        with selectors.DefaultSelector() as selector:
+            selector.register(listener, selectors.EVENT_READ)
             while len(peers) < self.world - 1:
-                peer, _ = listener.accept()
-                self._prepare(peer)
-                peers[self._receive_json(peer)] = peer
+                ready = selector.select(max(0.0, limit - time.monotonic()))
+                if not ready:
+                    raise TimeoutError(f"{len(peers) + 1} of {self.world} processes connected within {self._timeout:.0f} s")
+                for key, _ in ready:
+                    peer = key.fileobj
+                    assert isinstance(peer, socket.socket)
+                    if peer is listener:
+                        self._take_in(listener, waiting, selector)
+                    elif peer in waiting:
+                        self._read_greeting(peer, waiting, selector, peers)
+            for peer in waiting:
+                peer.close()
         return [peers[rank] for rank in sorted(peers)]
+
+    def _take_in(self, listener: socket.socket, waiting: dict[socket.socket, bytes], selector: selectors.BaseSelector) -> None:
+        peer, _ = listener.accept()
+        peer.setblocking(False)
+        selector.register(peer, selectors.EVENT_READ)
+        waiting[peer] = b""
+        if len(waiting) > MOST_WAITING:
+            oldest = next(iter(waiting))
+            del waiting[oldest]
+            selector.unregister(oldest)
+            oldest.close()
+
+    def _read_greeting(
+        self, peer: socket.socket, waiting: dict[socket.socket, bytes], selector: selectors.BaseSelector, peers: dict[int, socket.socket]
+    ) -> None:
+        """Reads what has arrived. A complete greeting of a rank that is absent makes the connection that of the rank."""
+        try:
+            piece = peer.recv(_GREETING.size - len(waiting[peer]))
+        except OSError:
+            piece = b""
+        waiting[peer] += piece
+        if piece and len(waiting[peer]) < _GREETING.size:
+            return
+        greeting = waiting.pop(peer)
+        selector.unregister(peer)
+        digest, rank = _GREETING.unpack(greeting) if len(greeting) == _GREETING.size else (b"", 0)
+        if digest == self._world_digest and 0 < rank < self.world and rank not in peers:
+            self._prepare(peer)
+            peers[rank] = peer
+        else:
+            peer.close()
 
     def _connect(self, host: str, port: int) -> socket.socket:
         limit = time.monotonic() + self._timeout
@@ -137,7 +195,7 @@ class Meeting:
                     raise
                 time.sleep(RETRY_SECONDS)
         self._prepare(peer)
-        self._send_json(peer, self.rank)
+        peer.sendall(_GREETING.pack(self._world_digest, self.rank))
         return peer
 
     def _prepare(self, peer: socket.socket) -> None:
@@ -152,10 +210,13 @@ class Meeting:
             raise PeerLost(f"rank {self.rank}: {error}") from error
 
     def _receive_json(self, peer: socket.socket) -> Any:
-        return json.loads(self._exactly(peer, _LENGTH.unpack(self._exactly(peer, _LENGTH.size))[0]))
+        length = _LENGTH.unpack(self._exactly(peer, _LENGTH.size))[0]
+        if length > MOST_BYTES * (self.world if self.rank else 1):  # rank 0 sends the values of all ranks
+            raise PeerLost(f"rank {self.rank}: a process of the world sends {length} bytes, which is too much")
+        return json.loads(self._exactly(peer, length))
 
     def _exactly(self, peer: socket.socket, count: int) -> bytes:
-        content = b""
+        content = bytearray()
         while len(content) < count:
             try:
                 piece = peer.recv(count - len(content))
@@ -164,4 +225,8 @@ class Meeting:
             if not piece:
                 raise PeerLost(f"rank {self.rank}: a process of the world went away")
             content += piece
-        return content
+        return bytes(content)
+
+
+def _digest_of(environment: Mapping[str, str]) -> bytes:
+    return hashlib.sha256(environment.get(NAMES["job_uid"], "").encode()).digest()
