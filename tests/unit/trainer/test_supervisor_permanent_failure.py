@@ -48,6 +48,8 @@ def end_of(*command: str, folder: Path, starting: bool = True) -> End:
         pytest.param(("bash", "-c", "no-such-program"), "", "'no-such-program'", id="a command of bash"),
         pytest.param(("bash", "-c", "./train.py"), "", "'./train.py'", id="a file that is not executable"),
         pytest.param(("bash", "-c", "./nowhere.sh"), "", "'./nowhere.sh'", id="a file of bash"),
+        pytest.param(("bash", "windows.sh"), "", "with LF", id="a script with the lines of Windows"),
+        pytest.param(("./env.sh",), "", "with LF", id="a program with the lines of Windows"),
         pytest.param(("sh", "nowhere.sh"), "", "nowhere.sh", id="a script of sh"),
         pytest.param(("env", "no-such-program"), "", "'no-such-program'", id="a command of env"),
         pytest.param((sys.executable, "train.py", "--epochs", "1"), ARGPARSE, "unrecognized arguments: --epochs 1", id="argparse"),
@@ -61,6 +63,9 @@ def test_a_missing_program_or_wrong_argument_is_named_and_not_retried(
     (tmp_path / "train.py").write_text(source)
     (tmp_path / "own.py").write_text("import missing_one\n")
     (tmp_path / "broken.py").write_text("def f(:\n")
+    (tmp_path / "windows.sh").write_bytes(b"echo one\r\n\r\n")
+    (tmp_path / "env.sh").write_bytes(b"#!/usr/bin/env bash\r\necho one\r\n")
+    (tmp_path / "env.sh").chmod(0o755)
     end = end_of(*command, folder=tmp_path)
     assert meaning(end) == ExitCode.BAD_CONFIGURATION, end.tail
     assert named in describe(end)

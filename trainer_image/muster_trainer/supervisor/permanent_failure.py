@@ -51,6 +51,16 @@ LAST_LINES: tuple[tuple[int, re.Pattern[str], _Sentence], ...] = (
     ),
     (
         127,
+        re.compile(r"(?:\S+: )+(?:line \d+: )?.*\\r'{1,2}: (?:command not found|No such file or directory)"),
+        lambda _: "lines of the shell script end with CRLF; save the file with LF",
+    ),
+    (
+        127,
+        re.compile(r"(?:\S*/)?env: use -\[v\]S to pass options in shebang lines"),
+        lambda _: "the interpreter in the first line of the script is not found; save the file with LF if its lines end with CRLF",
+    ),
+    (
+        127,
         re.compile(r"(?:\S+: )+(?:line \d+: )?['‘]?(.+?)['’]?: (?:(?:command )?not found|No such file or directory)"),
         lambda match: f"the program '{match[1]}' is not found; {_WRITE_PATH}",
     ),
