@@ -40,7 +40,8 @@ PROCESS_VARIABLES: Mapping[str, str] = {
     EVENTS_TOKEN: "The first line that a program sends to `MUSTER_EVENTS_ADDRESS`.",
     LARGE_VARIABLES: "Variables of more than 32 KiB, such as the `TF_CONFIG` of a large job: JSON, compressed and in base64. The "
     "supervisor and the training process make plain variables of them.",
-    DEBUG: "`1`: the bundled trainer logs more, and a traceback with each error.",
+    DEBUG: "`1`: the bundled trainer logs more, and a traceback with each error, not only with those of the user's code. Only for "
+    "`muster run`, which takes it from your environment, and sets it with `--debug`.",
     RUN: "Mark of every process of a local run, by which `muster run` finds and ends them.",
 }
 """Variables besides those of a ReplicaEnvironment, with their meaning."""

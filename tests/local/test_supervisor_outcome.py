@@ -177,3 +177,9 @@ def test_a_module_that_ends_any_rank_with_0_has_failed(run: SupervisorRun, call:
 def test_a_module_that_ends_the_process_when_it_is_imported_has_failed(run: SupervisorRun) -> None:
     assert train_module(run, "import os\nos._exit(0)").wait() == 10
     assert "the training code ended the process" in run.last_words()["message"]
+
+
+def test_a_prompt_without_an_end_of_its_line_is_no_part_of_the_error_after_it(run: SupervisorRun) -> None:
+    run.start("input('name? ')")
+    assert run.wait() == 10
+    assert run.last_words()["message"] == "rank 0: EOFError: EOF when reading a line"

@@ -10,6 +10,7 @@ import json
 import math
 import os
 import sys
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -217,9 +218,12 @@ def main(arguments: list[str]) -> int:
     try:
         print(check(Path(arguments[0])))
     except TrainerError as error:
+        if isinstance(error, UserError):
+            traceback.print_exception(error.__cause__)
         print(f"{error.reason}: {error}", file=sys.stderr)
         return error.code
     except Exception as error:  # noqa: BLE001 (the user's code can raise anything)
+        traceback.print_exc()
         print(f"{UserError.code.reason}: {describe(error)}", file=sys.stderr)
         return UserError.code
     return 0

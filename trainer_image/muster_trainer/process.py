@@ -6,7 +6,6 @@ import faulthandler
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import NoReturn
@@ -45,9 +44,9 @@ def main() -> NoReturn:
         _end(_failed(events, error))
     except SystemExit as error:  # raised by the user's code, because `_end` does not raise it
         message = f"the training code ended the process: {describe(error)}; remove that call, because Muster ends the process itself"
-        _end(_failed(events, UserError(message)))
+        _end(_failed(events, UserError(message), cause=error))
     except BaseException as error:  # noqa: BLE001 (the user's code can raise anything)
-        _end(_failed(events, UserError(f"the training code failed: {describe(error)}")))
+        _end(_failed(events, UserError(f"the training code failed: {describe(error)}"), cause=error))
 
 
 def open_task(spec: TrainerSpec) -> bool:
@@ -146,9 +145,13 @@ def _rehearse(spec: TrainerSpec, events: Events) -> ExitCode:
         return rehearsal.measure(task, engine, events, meeting)
 
 
-def _failed(events: Events, error: TrainerError) -> ExitCode:
+def _failed(events: Events, error: TrainerError, *, cause: BaseException | None = None) -> ExitCode:
+    """Prints why the process ends. If the user's code raised `cause`, or the cause that `error` names, its traceback comes first."""
+    cause = cause or error.__cause__
     if _debug():
-        traceback.print_exc()
+        events.complain_of(error if error.__traceback__ else cause)
+    elif isinstance(error, UserError):
+        events.complain_of(cause)
     message = " ".join(str(error).split())[:2000]
     events.error(error.code, message)
     events.complain(f"{error.reason}: {message}")

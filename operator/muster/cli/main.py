@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 import click
 
 from muster.api.problems import InvalidJobError
+from muster_contract.environment import DEBUG
 from muster_contract.text import escape_on_output, printable
 
 COMMANDS: Mapping[str, str] = {
@@ -73,6 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
     escape_on_output()
+    if debug:
+        os.environ[DEBUG] = "1"  # the processes of a local run show more as well
     try:
         code = cli.main([argument for argument in given if argument != "--debug"], prog_name=_program(), standalone_mode=False)
     except click.ClickException as error:

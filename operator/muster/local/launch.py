@@ -11,7 +11,7 @@ from typing import Any
 from muster.api.constants import TRAINER_CONTAINER
 from muster.local.errors import ConfigurationError
 from muster.strategies.registry import is_reserved_env
-from muster_contract.environment import NAMES, expanded
+from muster_contract.environment import DEBUG, NAMES, expanded
 from muster_contract.inputs import FETCHER
 
 CONTAINER_ONLY = ("HOME", "USER", NAMES["code"])
@@ -47,17 +47,17 @@ def launch_of(
 ) -> Launch:
     """The trainer container of the pod as a command on this machine.
 
-    The environment has the host's variables without the names that Muster reserves, then those of the pod, then those in `local`. The pod
-    may have a variable in another form, such as a folder inside a container; `local` overrides it only if the pod sets it. If
-    OMP_NUM_THREADS is not set, the `processes` of the world share the processors. `gpus` are the variables that give the replica its GPUs;
-    the pod may override them.
+    The environment has the host's variables, then those of the pod, then those in `local`. Of the names that Muster reserves, the host's
+    are left out, except MUSTER_DEBUG. The pod may have a variable in another form, such as a folder inside a container; `local` overrides
+    it only if the pod sets it. If OMP_NUM_THREADS is not set, the `processes` of the world share the processors. `gpus` are the variables
+    that give the replica its GPUs; the pod may override them.
     """
     container = next(each for each in pod["spec"]["containers"] if each["name"] == TRAINER_CONTAINER)
     environment = {name: value for name, value in _environment(container, _fields(pod, local)).items() if name not in CONTAINER_ONLY}
     env = {
         "OMP_NUM_THREADS": str(max(1, host.cpus // max(1, processes))),
         **host.defaults,
-        **{name: value for name, value in host.environ.items() if not is_reserved_env(name)},
+        **{name: value for name, value in host.environ.items() if not is_reserved_env(name) or name == DEBUG},
         **(gpus or {}),
         **environment,
         **{name: value for name, value in local.items() if name in environment or name not in _ONLY_IF_RENDERED},

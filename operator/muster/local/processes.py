@@ -21,6 +21,7 @@ from muster.local.sweep import REPLICA_MARK, continue_stopped, sweep
 from muster.report.history import events_in
 from muster.report.storage import content_of, open_regular, tail_of
 from muster_contract.codes import SIGNAL_BASE
+from muster_contract.programs import why_not_started
 from muster_contract.reports import MAX_LAST_WORDS, LastWords, Report
 from muster_contract.run_state import RunState, apply
 from muster_contract.wire import parse
@@ -146,8 +147,9 @@ class ProcessTable:
         except OSError as error:
             if error.filename == str(identity.log):
                 raise StorageError(f"{identity.log}: cannot be written: {error.strerror}") from None
+            reason = why_not_started(launch.argv[0], error, path=launch.env.get("PATH"), folder=cwd)
             raise ConfigurationError(
-                f"{identity.label}: {launch.argv[0]} cannot be started: {error.strerror}; check spec.trainer.command"
+                f"{identity.label}: {launch.argv[0]} cannot be started: {reason}; check spec.trainer.command"
             ) from None
         replica = Replica(identity, process, created=self._now())
         self._replicas[identity.uid] = replica

@@ -5,7 +5,7 @@ from __future__ import annotations
 from muster.api.problems import Problem
 from muster.api.spec import TrainingJobSpec
 from muster.strategies.base import Strategy
-from muster.strategies.torchrun import COLLECTIVES, PYTORCH, Mesh, worker_strategy
+from muster.strategies.torchrun import COLLECTIVES, PYTORCH, Mesh, launcher_problems, worker_strategy
 from muster_contract.options import PipelineOptions
 from muster_contract.pipeline import PipelinePlan
 from muster_contract.strategy import StrategyRuntime
@@ -43,5 +43,5 @@ PIPELINE = worker_strategy(
     options=frozenset({"mesh", "pipeline"}),
     is_synchronous=is_synchronous,
     data_parallel=MESH.data_parallel,
-    checks=(MESH.problems, division_problems, asynchronous_problems),
+    checks=(launcher_problems, MESH.problems, division_problems, asynchronous_problems),
 )

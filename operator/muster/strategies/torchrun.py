@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -78,6 +79,19 @@ def environment(spec: TrainingJobSpec, plan: WorldPlan, replica: ReplicaPlan, ad
     return {**env, "RANK": str(replica.first_rank)} if replica.processes == 1 else env
 
 
+_STANDALONE = re.compile(r"(?:torchrun|torch\.distributed\.run)\b(?!.*--nnodes[ =]1\b).* --standalone\b", re.DOTALL)
+
+
+def launcher_problems(strategy: Strategy, spec: TrainingJobSpec) -> Iterator[Problem]:
+    """A launcher that is to wait for the other replicas at an address of its own machine waits in vain."""
+    if len(strategy.plan(spec).replicas) > 1 and _STANDALONE.search(" ".join(spec.trainer.command or ())):
+        yield Problem(
+            "spec.trainer.command",
+            "with --standalone, torchrun looks for the other replicas on its own machine, and never meets them; leave --standalone out, "
+            "because Muster sets the number of nodes and the address (PET_NNODES, PET_MASTER_ADDR)",
+        )
+
+
 def data_parallel(spec: TrainingJobSpec) -> int:
     """Every process has a share of the batch."""
     worker = worker_of(spec)
@@ -127,6 +141,7 @@ worker_strategy = partial(
     communications=COLLECTIVE_LIBRARIES,
     spares=True,
     measured=MEASURED,
+    checks=(launcher_problems,),
 )
 """A strategy whose only role is worker, and whose workers can have any rank."""
 
@@ -141,13 +156,13 @@ FSDP = worker_strategy(
     options=frozenset({"mesh"}),
     elastic=True,
     data_parallel=_DATA.data_parallel,
-    checks=(_DATA.problems,),
+    checks=(launcher_problems, _DATA.problems),
 )
 TENSOR_PARALLEL = worker_strategy(
     runtime=StrategyRuntime("TensorParallel", PYTORCH, "muster_trainer.pytorch.tensor_parallel:engine", collectives=COLLECTIVES),
     options=frozenset({"mesh"}),
     data_parallel=_TENSOR.data_parallel,
-    checks=(_TENSOR.problems,),
+    checks=(launcher_problems, _TENSOR.problems),
 )
 RPC = Strategy(
     runtime=StrategyRuntime("RPC", PYTORCH, "muster_trainer.pytorch.rpc:RpcEngine"),
@@ -161,5 +176,6 @@ RPC = Strategy(
     snapshot_roles=frozenset({CHIEF, WORKER, PS}),
     is_synchronous=lambda spec: bool(spec.options.synchronous),
     data_parallel=data_parallel,
+    checks=(launcher_problems,),
     measured=MEASURED,
 )

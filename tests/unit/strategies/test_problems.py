@@ -44,6 +44,19 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
         "spec.roles.worker.resources.limits[nvidia.com/gpu]",
         "write a whole number",
     ),
+    *(
+        (
+            strategy,
+            {"trainer": {"command": command}, "roles": {"worker": {"replicas": 2}}},
+            "spec.trainer.command",
+            "leave --standalone out",
+        )
+        for strategy, command in (
+            ("DDP", ["torchrun", "--standalone", "train.py"]),
+            ("FSDP", ["python", "-m", "torch.distributed.run", "--nproc-per-node=1", "--standalone", "train.py"]),
+            ("DDP", ["bash", "-c", "cd /work && exec torchrun --standalone train.py"]),
+        )
+    ),
     # options of another strategy
     ("DDP", {"options": {"mesh": {"data": 2}}}, "spec.options.mesh", "only for FSDP, TensorParallel and Pipeline; remove it"),
     ("DDP", {"options": {"loop": "Fit"}}, "spec.options.loop", "remove it"),
@@ -214,6 +227,9 @@ def test_a_job_with_only_its_strategy_is_accepted(strategy: str) -> None:
                 **BATCH,
             },
         ),
+        ("DDP", {"trainer": {"command": ["torchrun", "--standalone", "a.py"]}, "roles": {"worker": {"replicas": 1}}}),
+        ("DDP", {"trainer": {"command": ["torchrun", "--nnodes=1", "--standalone", "a.py"]}, "roles": {"worker": {"replicas": 2}}}),
+        ("DDP", {"trainer": {"command": ["torchrun", "a.py", "--alone"]}, "roles": {"worker": {"replicas": 2}}}),
         ("DDP", {"options": {"loop": "Custom"}}),
         ("DDP", {"communication": "Gloo", "roles": {"worker": {"processesPerReplica": 4}}}),
         (

@@ -135,8 +135,24 @@ def test_odd_code_of_the_user_changes_no_exit_code(body: str, code: int, message
     program = RUN.format(body=f"    {body}")
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert ended.returncode == code, ended.stderr
-    assert "Traceback" not in ended.stderr
+    assert ended.stderr.count("Traceback (most recent call last)") == (1 if message else 0), "that of the user's code"
     assert (message or "") in ended.stderr
+
+
+def test_an_error_of_a_framework_names_the_line_of_the_user_and_its_traceback_is_printed(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("import json\n\ndef loss(outputs, batch):\n    return json.loads(batch)\n")
+    body = f"""
+    sys.path.insert(0, {str(tmp_path)!r})
+    import model
+    from muster_trainer.tasks.module import _function
+    _function(model, "module model", "loss", 2)(None, "no JSON")
+"""
+    ended = subprocess.run([sys.executable, "-c", RUN.format(body=body)], capture_output=True, text=True, timeout=60)
+    *printed, last = ended.stderr.splitlines()
+    assert ended.returncode == 10
+    assert f"JSONDecodeError: Expecting value: line 1 column 1 (char 0) ({tmp_path / 'model.py'}, line 4)" in last
+    assert "    return json.loads(batch)" in printed
+    assert [line for line in printed if "decoder.py" in line]
 
 
 @pytest.mark.parametrize(

@@ -226,3 +226,13 @@ def test_any_output_can_be_read(lines: list[str]) -> None:
 def test_an_impossible_exit_code_in_a_summary_is_ignored(code: str) -> None:
     lines = ["Root Cause (first observed failure):", "  rank      : 0 (local_rank: 0)", f"  exitcode  : {code} (pid: 11)"]
     assert read_tail(lines).root_cause is None
+
+
+@pytest.mark.parametrize("mark", ["", "[rank0]: "])
+def test_a_traceback_behind_a_progress_bar_or_a_prompt_is_read(mark: str) -> None:
+    bar = "Epoch 1:  99%|#########9| 99/100 [00:09<00:01, 10.1it/s]"
+    lines = [f"{bar}{mark}{HEADER}", *(mark + line for line in FRAME), f"{mark}ValueError: bad sample 17", bar]
+    reading = read_tail(lines)
+    assert reading.message == "ValueError: bad sample 17"
+    assert reading.chain is not None
+    assert (reading.chain.at_import, reading.chain.frame) == (True, "train.py, line 9")

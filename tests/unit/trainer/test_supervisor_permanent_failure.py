@@ -20,6 +20,8 @@ ARGPARSE = (
 )
 CLICK = "import click\n@click.command()\n@click.option('--lr')\ndef main(lr): ...\nmain()\n"
 LATE = "def main():\n    import missing_one\nmain()\n"
+BAR = "import sys\nsys.stderr.write('\\rEpoch 1:  99%|#########9| 99/100 [00:09<00:01, 10.1it/s]')\n"
+HANDLER = "try:\n    open('gone')\nexcept OSError:\n    report_it()\n"
 CAUGHT = "try:\n    import missing_one\nexcept ImportError:\n    raise SystemExit('no missing_one, so nothing to do')\n"
 
 
@@ -33,6 +35,11 @@ def end_of(*command: str, folder: Path, starting: bool = True) -> End:
     ("command", "source", "named"),
     [
         pytest.param((sys.executable, "train.py"), "import missing_one.part\n", "'missing_one'", id="a module"),
+        pytest.param((sys.executable, "train.py"), BAR + "import missing_one\n", "'missing_one'", id="a module, behind a progress bar"),
+        pytest.param((sys.executable, "train.py"), "input('name? ')\n", "waits for input", id="a prompt"),
+        pytest.param((sys.executable, "train.py"), "def f():\n    return x\nf()\n", "train.py, line 2", id="an unknown name"),
+        pytest.param((sys.executable, "train.py"), "import broken\n", "broken.py", id="a module that does not parse"),
+        pytest.param((sys.executable, "train.py"), "import json\njson.load_s\n", "load_s", id="an unknown name of a module"),
         pytest.param((sys.executable, "train.py"), "import own\n", "'missing_one'", id="a module that another one imports"),
         pytest.param((sys.executable, "nowhere.py"), "", "nowhere.py", id="a program file"),
         pytest.param((sys.executable, "-m", "missing_one"), "", "'missing_one'", id="a module as program"),
@@ -41,6 +48,8 @@ def end_of(*command: str, folder: Path, starting: bool = True) -> End:
         pytest.param(("bash", "-c", "no-such-program"), "", "'no-such-program'", id="a command of bash"),
         pytest.param(("bash", "-c", "./train.py"), "", "'./train.py'", id="a file that is not executable"),
         pytest.param(("bash", "-c", "./nowhere.sh"), "", "'./nowhere.sh'", id="a file of bash"),
+        pytest.param(("bash", "windows.sh"), "", "with LF", id="a script with the lines of Windows"),
+        pytest.param(("./env.sh",), "", "with LF", id="a program with the lines of Windows"),
         pytest.param(("sh", "nowhere.sh"), "", "nowhere.sh", id="a script of sh"),
         pytest.param(("env", "no-such-program"), "", "'no-such-program'", id="a command of env"),
         pytest.param((sys.executable, "train.py", "--epochs", "1"), ARGPARSE, "unrecognized arguments: --epochs 1", id="argparse"),
@@ -53,6 +62,10 @@ def test_a_missing_program_or_wrong_argument_is_named_and_not_retried(
 ) -> None:
     (tmp_path / "train.py").write_text(source)
     (tmp_path / "own.py").write_text("import missing_one\n")
+    (tmp_path / "broken.py").write_text("def f(:\n")
+    (tmp_path / "windows.sh").write_bytes(b"echo one\r\n\r\n")
+    (tmp_path / "env.sh").write_bytes(b"#!/usr/bin/env bash\r\necho one\r\n")
+    (tmp_path / "env.sh").chmod(0o755)
     end = end_of(*command, folder=tmp_path)
     assert meaning(end) == ExitCode.BAD_CONFIGURATION, end.tail
     assert named in describe(end)
@@ -66,6 +79,8 @@ def test_a_missing_program_or_wrong_argument_is_named_and_not_retried(
         pytest.param((sys.executable, "train.py"), CAUGHT, id="a module that the program can do without"),
         pytest.param((sys.executable, "train.py"), "raise ModuleNotFoundError('No module named here')", id="an error of that name"),
         pytest.param((sys.executable, "train.py"), "open('data.csv')", id="a file that the program opens"),
+        pytest.param((sys.executable, "train.py"), HANDLER, id="an unknown name in the handler of another error"),
+        pytest.param((sys.executable, "train.py"), "raise ImportError('libcuda.so.1: cannot open')", id="a library of the node"),
         pytest.param((sys.executable, "train.py"), "raise SystemExit(2)", id="exit code 2"),
         pytest.param((sys.executable, "train.py"), "print('usage: x'); raise SystemExit('train.py: error: disk')", id="another code"),
         pytest.param(("sh", "-c", "exit 127"), "", id="exit code 127"),

@@ -8,6 +8,7 @@ import os
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -78,6 +79,11 @@ class Events:
     def complain(self, text: str) -> None:
         """Prints one line to stderr, on any rank."""
         _print(text, sys.stderr)
+
+    def complain_of(self, error: BaseException | None) -> None:
+        """Prints the traceback of an error, on any rank."""
+        with suppress(Exception):  # an error may have no text, and the user's code may have closed the stream
+            traceback.print_exception(error)
 
 
 def end_without_events() -> NoReturn:

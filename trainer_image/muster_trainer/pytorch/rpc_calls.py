@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
 import torch
@@ -56,4 +57,5 @@ def _answer(method: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> t
     except TrainerError as error:
         return "error", (int(error.code), str(error))
     except (Exception, SystemExit) as error:  # noqa: BLE001 (the user's code can raise anything)
+        traceback.print_exc()  # the chief gets the message only
         return "error", (int(ExitCode.USER_ERROR), f"the training code failed: {describe(error)}")

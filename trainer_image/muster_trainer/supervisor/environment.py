@@ -104,6 +104,11 @@ def _argv(spec: TrainerSpec, environ: Mapping[str, str], *, python: str) -> tupl
 
 def _check_program(program: str, environ: Mapping[str, str]) -> None:
     if shutil.which(program, path=environ.get("PATH", os.defpath)) is None:
+        if Path(program).is_file() and os.sep in program:
+            raise BadConfiguration(
+                f"spec.trainer.command: the file {program!r} may not be executed; give it the permission (chmod +x), or name its "
+                "interpreter first"
+            )
         raise BadConfiguration(
             f"spec.trainer.command: the program {program!r} is not found or not executable in this image; "
             "write a program on PATH or the path of one"

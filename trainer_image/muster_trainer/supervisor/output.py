@@ -33,12 +33,19 @@ class Tail:
 
     _lines: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
     _open_streams: int = 2
+    added: int = 0
+    """How many lines were added."""
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
-    def add(self, line: bytes, *, prefix: bytes = b"") -> None:
+    def add(self, line: bytes, *, prefix: bytes = b"", at: int | None = None) -> None:
+        """Adds a line: the last one, or that with the number `at`, if later ones of another stream have come first."""
         shown = (prefix + line.rstrip(b"\r\n").rpartition(b"\r")[2][:TAIL_LINE_BYTES]).decode(errors="replace")
         with self._changed:
-            self._lines.append(shown)
+            later = 0 if at is None else self.added - at
+            self.added += 1
+            if len(self._lines) == TAIL_LINES:
+                self._lines.popleft()
+            self._lines.insert(max(0, len(self._lines) - later), shown)
 
     def end_of_stream(self) -> None:
         with self._changed:
@@ -166,11 +173,16 @@ class _Stream:
         self._tail, self._all = tails
         self._prefix = prefix
         self._rest = b""
+        self._rest_at = (0, 0)
+        """The numbers of the unfinished line in both tails. It may be a prompt, before an error in the other stream."""
 
     def feed(self, chunk: bytes) -> None:
         if self._prefix is None:
             self._sink.write(chunk)
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        *lines, rest = (self._rest + chunk).split(b"\n")
+        if lines or not self._rest:
+            self._rest_at = (self._tail.added + len(lines), self._all.added + len(lines))
+        self._rest = rest
         while len(self._rest) > LONGEST_LINE:
             lines.append(self._rest[:LONGEST_LINE])
             self._rest = self._rest[LONGEST_LINE:]
@@ -178,12 +190,12 @@ class _Stream:
 
     def end(self) -> None:
         if self._rest:
-            self._pass_on([self._rest])
+            self._pass_on([self._rest], at=self._rest_at)
         self._tail.end_of_stream()
 
-    def _pass_on(self, lines: list[bytes]) -> None:
+    def _pass_on(self, lines: list[bytes], *, at: tuple[int | None, int | None] = (None, None)) -> None:
         for line in lines:
-            self._tail.add(line)
-            self._all.add(line, prefix=self._prefix or b"")
+            self._tail.add(line, at=at[0])
+            self._all.add(line, prefix=self._prefix or b"", at=at[1])
         if self._prefix is not None and lines:
             self._sink.write(b"".join(self._prefix + line + b"\n" for line in lines))

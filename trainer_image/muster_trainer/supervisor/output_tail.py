@@ -19,7 +19,10 @@ LONGEST_LINE = 1000  # characters; longer lines are cut, so that hostile output 
 _RANK_MARK = re.compile(r"^\[(?:rank)?(\d+)\]:\s?")  # torch puts `[rank0]: ` before each line of a traceback
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Lost)(?::|$)")
-_FRAME = re.compile(r'\s+File ".*", line \d+, in (.+)')
+_FRAME = re.compile(r'\s+File "(.*)", (line \d+)(?:, in (.+))?$')
+_GLUED = re.compile(r"(?!(?:\[\w+\]:\s?)*Traceback|  traceback : )(.*?)((?:\[rank\d+\]:\s?)?Traceback \(most recent call last\):)")
+"""A traceback that begins behind a progress bar or a prompt, in the same line. torchrun's report has such lines of its own."""
+_BAR = re.compile(r".*\d%\|.*\||.*\d(?:it/s|s/it)\b")  # a progress bar of tqdm, which is no part of a message
 _WORD = re.compile(r"\w")
 _CONTINUED = 2  # further lines of a message that are included
 _LONGEST_MESSAGE = 1500
@@ -43,6 +46,8 @@ class Chain:
     rank: int | None
     raised: list[Raised]
     at_import: bool = False
+    frame: str = ""
+    """The innermost frame of the last traceback, such as `train.py, line 12`."""
 
 
 @dataclass(frozen=True)
@@ -86,8 +91,7 @@ def read_tail(lines: Sequence[str], peer_lost: re.Pattern[str]) -> Reading:
     An exception is judged together with those that it is chained to. If any exception is not about a lost peer, it is the cause, and
     those about lost peers are its consequences.
     """
-    lines = [line[:LONGEST_LINE].rstrip() for line in lines]
-    output = take_apart(lines)
+    output = take_apart([part for line in lines for part in _parts(line[:LONGEST_LINE].rstrip())])
     root_cause, own = output.root_cause, output.own
     chains = _exceptions(own) or _exceptions(output.recorded)
     causes = [chain for chain in chains if not _about_peers(chain, peer_lost)]
@@ -100,6 +104,12 @@ def read_tail(lines: Sequence[str], peer_lost: re.Pattern[str]) -> Reading:
     raised = chain.raised[-1] if causes else _about_peers(chain, peer_lost)[-1]
     message = _cut(" ".join(line.strip() for line in raised[: 1 + _CONTINUED]))
     return Reading(message, peer_lost=not causes, lines=own, chain=chain, root_cause=root_cause)
+
+
+def _parts(line: str) -> tuple[str, ...]:
+    """The line, or its two parts if a traceback begins within it."""
+    glued = _GLUED.fullmatch(line)
+    return glued.groups() if glued else (line,)
 
 
 def _cause(causes: list[Chain], root_cause: RootCause | None) -> Chain:
@@ -124,22 +134,23 @@ def _about_peers(chain: Chain, peer_lost: re.Pattern[str]) -> list[Raised]:
 def _exceptions(marked: Sequence[str]) -> list[Chain]:
     chains: list[Chain] = []
     in_traceback = in_message = chained = False
-    frames: list[str] = []
+    frames: list[tuple[str, str | None]] = []
     for line, rank in map(_unmarked, marked):
         if line.startswith(_CHAINED):
             chained, in_message = True, False
         elif line == TRACEBACK:
             in_traceback, in_message, frames = True, False, []
         elif in_traceback and (frame := _FRAME.match(line)):
-            frames.append(frame[1])
+            frames.append((f"{frame[1]}, {frame[2]}", frame[3]))
         elif line and not line.startswith(" ") and (in_traceback or _EXCEPTION.match(line)):
             in_traceback, in_message = False, True
             if not (chained and chains):
                 chains.append(Chain(rank, []))
             chains[-1].raised.append([line])
-            chains[-1].at_import = bool(frames) and set(frames) == {"<module>"}
+            chains[-1].at_import = bool(frames) and {function for _, function in frames} == {"<module>"}
+            chains[-1].frame = frames[-1][0] if frames else ""
             chained, frames = False, []
-        elif in_message and line:
+        elif in_message and line and not _BAR.match(line):
             chains[-1].raised[-1].append(line)
     return chains
 

@@ -1,4 +1,5 @@
-"""Finds, in the output of a program, failures that a retry cannot repair: a missing module, file or command, or wrong arguments.
+"""Finds, in the output of a program, failures that a retry cannot repair: a missing module, file or command, wrong arguments, or an error
+in its source.
 
 It includes only certain cases. Each row of the tables is a message that an interpreter or argument parser prints, with its exit code. The
 functions are pure.
@@ -16,7 +17,13 @@ START_SECONDS = 120.0
 
 _MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
 _WRITE_PATH = "write a program on PATH, or the path of one"
+_NO_INPUT = "EOFError: EOF when reading a line"
 _INSTALL = "install it in the image, or add its folder to PYTHONPATH"
+
+_BUG = re.compile(
+    r"(?:NameError|UnboundLocalError|SyntaxError|IndentationError|TabError): |ImportError: cannot import name |AttributeError: module "
+)
+"""Errors of Python about the source of a program, which is the same in each attempt."""
 
 _Sentence = Callable[[re.Match[str]], str]
 
@@ -24,19 +31,33 @@ LAST_LINES: tuple[tuple[int, re.Pattern[str], _Sentence], ...] = (
     # (exit code, pattern of the last line, message)
     (
         2,
-        re.compile(r"\S*python[\w.]*: can't open file '(.+)': \[Errno \d+\] (.+)"),
+        re.compile(r"(?:.*\s)?\S*python[\w.]*: can't open file '(.+)': \[Errno \d+\] (.+)"),
         lambda match: f"Python cannot open the program {match[1]}: {match[2]}",
     ),
-    (1, re.compile(r"\S*python[\w.]*: can't find '__main__' module in '(.+)'"), lambda match: f"{match[1]} is not a Python program"),
     (
         1,
-        re.compile(r"\S*python[\w.]*: No module named ([\w.]+)(.*)"),
+        re.compile(r"(?:.*\s)?\S*python[\w.]*: can't find '__main__' module in '(.+)'"),
+        lambda match: f"{match[1]} is not a Python program",
+    ),
+    (
+        1,
+        re.compile(r"(?:.*\s)?\S*python[\w.]*: No module named ([\w.]+)(.*)"),
         lambda match: f"the module '{match[1]}' is missing{match[2]}; {_INSTALL}",
     ),
     (
         1,
-        re.compile(r"\S*python[\w.]*: Error while finding module specification for '(.+)' \(ModuleNotFoundError: .*\)"),
+        re.compile(r"(?:.*\s)?\S*python[\w.]*: Error while finding module specification for '(.+)' \(ModuleNotFoundError: .*\)"),
         lambda match: f"the module '{match[1]}' is missing; {_INSTALL}",
+    ),
+    (
+        127,
+        re.compile(r"(?:\S+: )+(?:line \d+: )?.*\\r'{1,2}: (?:command not found|No such file or directory)"),
+        lambda _: "lines of the shell script end with CRLF; save the file with LF",
+    ),
+    (
+        127,
+        re.compile(r"(?:\S*/)?env: use -\[v\]S to pass options in shebang lines"),
+        lambda _: "the interpreter in the first line of the script is not found; save the file with LF if its lines end with CRLF",
     ),
     (
         127,
@@ -72,7 +93,7 @@ def permanent_failure(reading: Reading, code: int) -> str | None:
     """A message about the part that is missing or wrong; None if the failure may be another one. `code` is the program's exit code."""
     code = reading.root_cause.code if reading.root_cause else code
     if reading.chain is not None:
-        return _missing_module(reading, code)
+        return _missing_module(reading, code) or _bug(reading, code)
     printed = [line for line in reading.lines if line.strip()]
     if not printed:
         return None
@@ -88,6 +109,16 @@ def _missing_module(reading: Reading, code: int) -> str | None:
     if code != 1 or match is None or reading.chain is None or not reading.chain.at_import:
         return None
     return f"the module '{match[1]}' is missing; {_INSTALL}"
+
+
+def _bug(reading: Reading, code: int) -> str | None:
+    """A message about an error in the program that each attempt would raise again."""
+    if code != 1 or reading.chain is None or len(reading.chain.raised) > 1:  # a handler of another error may have the bug
+        return None
+    if reading.message.startswith(_NO_INPUT):
+        return f"the program waits for input, and has none ({_NO_INPUT}); pass arguments instead"
+    where = f" ({reading.chain.frame})" if reading.chain.frame else ""
+    return f"{reading.message}{where}" if _BUG.match(reading.message) else None
 
 
 def _arguments(printed: Sequence[str], code: int) -> str | None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from muster_contract.environment import EVENTS_FD, MEMORY_FD, ORDERS_FD
 from muster_contract.errors import BadConfiguration, UserError
+from muster_contract.programs import why_not_started
 from muster_trainer.host.parent import die_with
 from muster_trainer.supervisor.environment import Launch
 
@@ -128,7 +129,8 @@ def start(launch: Launch, *, takes_orders: bool = False) -> Process:
         if orders is not None:
             os.close(orders)
         short = isinstance(error, OSError) and error.errno in (errno.EAGAIN, errno.ENOMEM)
-        raise (UserError if short else BadConfiguration)(f"{launch.argv[0]} cannot be started: {error}") from None
+        reason = why_not_started(launch.argv[0], error, path=launch.env.get("PATH"))
+        raise (UserError if short else BadConfiguration)(f"{launch.argv[0]} cannot be started: {reason}") from None
     finally:
         os.close(events_of_child)
         if orders_of_child is not None:

@@ -49,6 +49,7 @@ import importlib
 import inspect
 import math
 import numbers
+import sysconfig
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -237,10 +238,23 @@ def _no_metrics(outputs: Any, batch: Any) -> Mapping[str, Any]:
 
 
 def describe(error: BaseException) -> str:
-    """An exception in one line, with the line that raised it: `ValueError: bad width (model.py, line 12)`."""
+    """An exception in one line, with the innermost line of the user's own code: `ValueError: bad width (model.py, line 12)`. If there is
+    none, with the line that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     text = text_of(error)[:1000]
     message = f"{type(error).__name__}: {text}" if text else type(error).__name__
     if isinstance(error, SyntaxError) or not frames:
         return message
-    return f"{message} ({frames[-1].filename}, line {frames[-1].lineno})"
+    frame = next((frame for frame in reversed(frames) if _is_own(frame.filename)), frames[-1])
+    return f"{message} ({frame.filename}, line {frame.lineno})"
+
+
+def _is_own(filename: str) -> bool:
+    """Whether a file belongs to the user, and not to Muster, to Python or to an installed package."""
+    path = Path(filename)
+    return filename[:1] != "<" and not _INSTALLED.intersection(path.parts) and not any(path.is_relative_to(each) for each in _FOREIGN)
+
+
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+_FOREIGN = (Path(sysconfig.get_path("stdlib")), Path(__file__).parents[1], Path(text_of.__code__.co_filename).parent)
+"""Python's modules, the trainer, and the contract."""
