@@ -42,6 +42,7 @@ lint: $(READY) ## ruff, mypy --strict, layers, and whether generated files are c
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m muster.admission.crd --check
 	$(BIN)/python deploy/reference.py --check
+	$(BIN)/python deploy/pod_fields.py --check
 
 unit: $(READY) ## unit tests
 	$(BIN)/pytest tests/unit tests/chaos/test_matrix.py
@@ -124,8 +125,9 @@ sbom: $(READY) ## a software bill of materials (CycloneDX) of each image's packa
 crd: $(READY) ## write crds/ and docs/schema/ from the API types
 	$(BIN)/python -m muster.admission.crd
 
-reference: $(READY) ## write docs/reference/ from the code
+reference: $(READY) ## write docs/reference/ from the code, and the fields of pods from the Kubernetes client
 	$(BIN)/python deploy/reference.py
+	$(BIN)/python deploy/pod_fields.py
 
 MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/uv tool run --quiet --from 'mkdocs-material>=9.6,<10' mkdocs
 

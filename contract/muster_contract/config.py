@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, TypeGuard
 
 from muster_contract.checkpoint_layout import is_reserved
@@ -88,8 +90,53 @@ def _number(value: object) -> TypeGuard[float]:
         return False
 
 
+ALIASES: Mapping[str, str] = {
+    **dict.fromkeys(("lr", "eta", "stepsize", "baselr"), "learningRate"),
+    **dict.fromkeys(("numepochs", "nepochs", "maxepochs", "numtrainepochs"), "epochs"),
+    **dict.fromkeys(("warmup", "numwarmupsteps"), "warmupSteps"),
+    **dict.fromkeys(("opt", "optim"), "optimizer"),
+    **dict.fromkeys(("wd", "l2"), "weightDecay"),
+    **dict.fromkeys(("clip", "gradclip", "maxgradnorm", "clipnorm"), "gradientClipNorm"),
+    **dict.fromkeys(("randomseed", "randomstate", "manualseed"), "seed"),
+    **dict.fromkeys(("dtype", "mixedprecision", "bf16"), "precision"),
+}
+"""Names of shared keys in other tools, in lower case and without `_` and `-`."""
+_SLIP = 0.8
+"""How similar a name is to that of a shared key if it is a slip, from 0 to 1. A module may have keys of its own, such as `layers`."""
+MOST_SLIPS = 100
+"""Slips that are looked for, because comparing names takes time."""
+
+
+def slips(config: Mapping[str, Any], keys: Iterable[Key] = COMMON_KEYS) -> Iterator[tuple[str, str]]:
+    """Each name that is none of the keys and resembles one, and what may have been meant."""
+    for name, meant in _unknown(config, list(keys), _SLIP):
+        if meant:
+            yield name, f"is a key of your own, and passed on as it is: did you mean {meant}?"
+
+
+def unknown_keys(config: Mapping[str, Any], keys: Iterable[Key]) -> Iterator[tuple[str, str]]:
+    """Each name that is none of the keys, and what to write instead."""
+    keys = list(keys)
+    for name, meant in _unknown(config, keys, 0.5):
+        remedy = f"did you mean {meant}?" if meant else f"write one of {', '.join(sorted({key.name for key in keys}))}"
+        yield name, f"there is no such key; {remedy}"
+
+
+def _unknown(config: Mapping[str, Any], keys: Sequence[Key], similarity: float) -> Iterator[tuple[str, str | None]]:
+    by_plain = {_plain(key.name): key.name for key in keys}
+    names = set(by_plain.values())
+    for name in islice((name for name in config if name not in names), MOST_SLIPS):
+        near = difflib.get_close_matches(_plain(name), by_plain, n=1, cutoff=similarity)
+        alias = ALIASES.get(_plain(name))
+        yield name, alias if alias in names else by_plain[near[0]] if near else None
+
+
+def _plain(name: str) -> str:
+    return name[:100].lower().replace("_", "").replace("-", "")
+
+
 def wrong_values(config: Mapping[str, Any], keys: Iterable[Key] = COMMON_KEYS) -> Iterator[tuple[str, str]]:
     """The name of each key whose value is wrong, and the kind of value that is required."""
-    for key in keys:
+    for key in {key.name: key for key in keys}.values():
         if key.name in config and not key.holds(config[key.name]):
             yield key.name, f"{key.needed} is needed, found {config[key.name]!r:.80}"

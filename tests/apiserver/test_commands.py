@@ -63,11 +63,11 @@ def test_a_submitted_job_runs_is_listed_suspended_resumed_scaled_and_deleted(
     assert "no jobs" in muster("get").stderr
 
 
-def test_code_of_a_folder_goes_into_a_config_map_that_the_job_owns(muster: Muster, jobs: Jobs, tmp_path: Path) -> None:
+def test_code_of_a_folder_replaces_the_config_map_of_the_file_and_goes_with_the_job(muster: Muster, jobs: Jobs, tmp_path: Path) -> None:
     code = tmp_path / "code"
     code.mkdir()
     (code / "train.py").write_text("print('hello')\n")
-    manifest = job("mine", workers=1, trainer={"script": "train.py"})
+    manifest = job("mine", workers=1, trainer={"script": "train.py", "code": {"configMap": {"name": "of-the-file"}}})
     submitted = muster("submit", "-", "--code", str(code), stdin=yaml.safe_dump(manifest))
     assert submitted.returncode == 0, submitted.stderr
     created = jobs.get("mine")

@@ -143,6 +143,13 @@ def test_the_api_server_refuses_the_jobs_that_muster_refuses_with_equal_messages
     assert f"{field}: {message}" in str(caught.value)
 
 
+def test_a_name_that_is_too_long_is_refused_at_its_field_with_the_limit(jobs: Jobs) -> None:
+    with pytest.raises(ApiError) as caught:
+        jobs.submit(job("d" * 45))
+    assert absent(str(caught.value), "metadata.name: must be at most 44", "-evaluator-4095") == []
+    assert "<nil>" not in str(caught.value)
+
+
 @pytest.mark.parametrize("spec", RIGHT, ids=str)
 def test_the_api_server_accepts_the_jobs_that_muster_accepts(jobs: Jobs, spec: Object) -> None:
     assert problems(TrainingJob.model_validate(job("digits", **spec))) == []

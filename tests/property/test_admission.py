@@ -99,7 +99,7 @@ def well_typed(draw: st.DrawFn) -> dict[str, Any]:
     spec = st.fixed_dictionaries(
         {
             "strategy": st.sampled_from(list(STRATEGIES)),
-            "trainer": st.sampled_from([{"task": "a"}, {"module": "a.b"}, {"command": ["a"]}, {}]),
+            "trainer": st.sampled_from([{"task": "digits"}, {"module": "a.b"}, {"command": ["a"]}, {}]),
         },
         optional={
             "roles": st.fixed_dictionaries({}, optional=dict.fromkeys((WORKER, PS, CHIEF, EVALUATOR), role)),

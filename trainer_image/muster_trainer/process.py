@@ -15,6 +15,7 @@ from muster_contract.environment import DEBUG, NAMES, RANK, ReplicaEnvironment
 from muster_contract.errors import BadConfiguration, TrainerError, UserError
 from muster_contract.events import Activity, Completed
 from muster_contract.strategy import RoleRuntime, StrategyRuntime
+from muster_contract.tasks import COLLECTIVES, REHEARSAL
 from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.host.events import Events
 from muster_trainer.host.framework import hook, named, set_quiet
@@ -26,9 +27,6 @@ from muster_trainer.measure.rehearsal import Rehearsal, remove_world_variables
 from muster_trainer.tasks.module import Task, describe, load_task
 from muster_trainer.training.evaluator import Evaluator
 from muster_trainer.training.loop import Training
-
-COLLECTIVES = "collectives"
-REHEARSAL = "rehearsal"
 
 _opened: list[tuple[TrainerSpec, Task]] = []
 """The task that `open_task` has opened in this process, if any."""

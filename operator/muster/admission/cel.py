@@ -53,7 +53,9 @@ def _validation(rule: Rule, condition: str) -> Validation:
     path = rule.part[stars[-1] + 1 :] if stars else rule.part
     names = [name for name in (*path, *rule.field.split(".")) if name and name != "*"]
     label = ".".join(names[1:] if names[0] == "spec" and "*" not in rule.part else names)
-    return {"rule": condition, "message": f"{label}: {rule.message}"}
+    # Without a field, the API server calls that of the whole object `<nil>`.
+    place = {} if rule.part else {"fieldPath": f".{rule.field}"}
+    return {"rule": condition, "message": f"{label}: {rule.message}", **place}
 
 
 def _scaling() -> Validation:

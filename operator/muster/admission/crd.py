@@ -92,7 +92,7 @@ def _whole(kind: str, description: str, **parts: Schema) -> Schema:
     identity = {
         "apiVersion": {"description": f"{GROUP}/{VERSION}", "type": "string"},
         "kind": {"description": kind, "type": "string"},
-        "metadata": {"type": "object"},
+        "metadata": {"type": "object", "properties": {"name": {"description": "Name of the object.", "type": "string"}}},
     }
     return {"description": description, "type": "object", "required": ["metadata", "spec"], "properties": {**identity, **parts}}
 
@@ -108,7 +108,9 @@ def preset_schema() -> Schema:
     whole = _whole(PRESET_KIND, "Defaults for training jobs that name it in spec.preset, in all namespaces.", spec=spec)
     return {
         **whole,
-        "x-kubernetes-validations": [{**name, "message": "metadata.name: must have at most 63 characters, so that a job can name it"}],
+        "x-kubernetes-validations": [
+            {**name, "message": "metadata.name: must have at most 63 characters, so that a job can name it", "fieldPath": ".metadata.name"}
+        ],
     }
 
 

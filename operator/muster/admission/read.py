@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
-from muster.admission.paths import nearest_in_file, step
-from muster.admission.sentences import nearest, problem_of, shown
+from muster.admission.paths import nearest_in_file, spelled, step
+from muster.admission.sentences import MAX_PROBLEMS, nearest, problem_of, shown
 from muster.admission.validate import problems, strategy_problems
 from muster.admission.yaml_text import JOB_TOP, Document, UnreadableYamlError, read_yaml
 from muster.api.constants import API_VERSION, KIND
@@ -22,6 +24,14 @@ from muster_contract.text import printable
 
 MAX_BYTES = 2**20
 STDIN = "-"
+
+_MOST_REPAIRS = 4
+_ANY_STRATEGY = "DDP"
+"""A placeholder, with which a job can be read whose strategy is not known."""
+_NAME_NEEDED = (
+    "is required in place of generateName, because a job is found and goes on under its name: write name: digits-1, and another name "
+    "for each further job"
+)
 
 _SERVER_METADATA = ("uid", "generation", "creationTimestamp", "deletionTimestamp", "resourceVersion", "managedFields", "selfLink")
 _FREE = "spec.trainer.config"
@@ -78,12 +88,10 @@ def check_job(
     _require_kind(data, source, lines=lines or {})
     scan = _Scan()
     cleaned = scan.cleaned(data)
-    errors = [*problems_of_text, *scan.problems]
-    job = _typed(cleaned, errors)
-    if job is not None:
-        errors += problems(job)
-    if job is None or errors:
+    job, errors = _read(cleaned, [*problems_of_text, *scan.problems])
+    if errors:
         raise InvalidJobFileError(source, errors, lines=lines)
+    assert job is not None
     return job
 
 
@@ -137,25 +145,78 @@ def _require_kind(data: dict[str, Any], source: str, *, lines: dict[str, int]) -
         raise InvalidJobFileError(source, [Problem("kind", f"must be {KIND}, not {shown(kind)}")], lines=lines)
 
 
-def _typed(data: dict[str, Any], errors: list[Problem]) -> TrainingJob | None:
-    """The data as a job, with strict types. If that fails, appends the problems to `errors` and returns None. Skips fields that `errors`
-    has already."""
-    reported = {problem.field for problem in errors}
+def _read(data: dict[str, Any], errors: list[Problem]) -> tuple[TrainingJob | None, list[Problem]]:
+    """The data as a job, with strict types, and all problems, `errors` among them. A field gets one problem.
+
+    If the types are wrong, the other fields are checked all the same. Without a strategy or a program they cannot be.
+    """
+    spec = data.get("spec")
     missing = {"apiVersion": API_VERSION, "kind": KIND}
-    errors += [
-        Problem(field, f"is required: write {field}: {value}")
-        for field, value in missing.items()
-        if field not in data and field not in reported
+    errors = [
+        *errors,
+        *(Problem(field, f"is required: write {field}: {value}") for field, value in missing.items() if field not in data),
+        *(strategy_problems(spec.get("strategy")) if isinstance(spec, dict) else ()),
     ]
+    unread = {problem.field for problem in errors}
+    job, wrong = _typed(data)
+    errors += _unless(unread, [_problem_of_type(detail, data) for detail in wrong[:MAX_PROBLEMS]])
+    if (more := len(wrong) - MAX_PROBLEMS) > 0:
+        return None, [*errors, Problem("", f"has {more:,} more problems than these")]
+    for _ in range(_MOST_REPAIRS):
+        if job is not None or not wrong:
+            break
+        unread |= {spelled(detail["loc"]) for detail in wrong}
+        job, wrong = _typed(_without(data, wrong))
+    if job is not None and "spec.strategy" in unread:
+        job = job.model_copy(update={"spec": job.spec.model_copy(update={"strategy": _ANY_STRATEGY})})
+    if job is not None:
+        errors += _unless({problem.field for problem in errors}, problems(job, unread=unread))
+    return job, errors
+
+
+def _typed(data: dict[str, Any]) -> tuple[TrainingJob | None, list[ErrorDetails]]:
     try:
         # In JSON mode strict types allow what a wire format must: names of enums and times as text.
-        return TrainingJob.model_validate_json(json.dumps(data, allow_nan=False), strict=True, by_alias=True, by_name=False)
+        return TrainingJob.model_validate_json(json.dumps(data, allow_nan=False), strict=True, by_alias=True, by_name=False), []
     except ValidationError as error:
-        details = error.errors(include_url=False)
-        errors += [problem for detail in details if (problem := problem_of(detail)).field not in reported]
-        spec = data.get("spec")
-        errors += strategy_problems(spec.get("strategy")) if isinstance(spec, dict) else []
-        return None
+        return None, error.errors(include_url=False)
+
+
+def _unless(fields: Collection[str], problems: Sequence[Problem]) -> list[Problem]:
+    """The problems of other fields than these."""
+    return [problem for problem in problems if problem.field not in fields]
+
+
+def _problem_of_type(detail: ErrorDetails, data: dict[str, Any]) -> Problem:
+    if detail["type"] == "missing" and detail["loc"] == ("metadata", "name") and "generateName" in data["metadata"]:
+        return Problem("metadata.name", _NAME_NEEDED)
+    return problem_of(detail)
+
+
+def _without(data: dict[str, Any], details: Sequence[ErrorDetails]) -> dict[str, Any]:
+    """The data without the parts that are wrong, and with placeholders for parts that every job needs."""
+    data = copy.deepcopy(data)
+    for detail in details:
+        path = [key for key in detail["loc"] if key != "[key]"]
+        is_missing = detail["type"] == "missing"
+        if is_missing:
+            path.pop()
+        while path and isinstance(path[-1], int):
+            path.pop()
+        if path and not (is_missing and len(path) == 1):
+            _remove(data, path)
+    metadata, spec = data.setdefault("metadata", {}), data.setdefault("spec", {})
+    metadata.setdefault("name", "job")
+    spec.setdefault("trainer", {"task": "digits"})
+    spec.setdefault("strategy", _ANY_STRATEGY)
+    return data
+
+
+def _remove(data: Any, path: Sequence[str | int]) -> None:
+    for key in path[:-1]:
+        data = data.get(key) if isinstance(data, dict) else data[key] if isinstance(data, list) and isinstance(key, int) else None
+    if isinstance(data, dict):
+        data.pop(path[-1], None)
 
 
 class _Scan:

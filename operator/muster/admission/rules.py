@@ -88,7 +88,10 @@ def violations(job: Mapping[str, Any], rules: Iterable[Rule]) -> Iterator[Proble
 
 def rules_for_all(reserved: Collection[str]) -> list[Rule]:
     """The rules that do not depend on the strategy. `reserved` are the environment variables that strategies set."""
-    name_message = f"must be at most {MAX_NAME_LENGTH} lower-case letters, digits and '-', beginning with a letter and not ending with '-'"
+    name_message = (
+        f"must be at most {MAX_NAME_LENGTH} lower-case letters, digits and '-' (pods add up to {63 - MAX_NAME_LENGTH}, such as "
+        "-evaluator-4095), beginning with a letter and not ending with '-'"
+    )
     rules = [
         Rule(JOB, "metadata.name", matches(JOB_NAME, "metadata.name"), name_message, shows_value=True),
         Rule(SPEC, "roles", every("roles", matches(ROLE_NAME)), f"a name must be {ROLE_NAME_MESSAGE}"),

@@ -10,6 +10,7 @@ from typing import Any, get_args, get_origin
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from muster.admission.foreign_names import instead_of
 from muster.admission.paths import spelled
 from muster.api.base import ApiModel
 from muster.api.job import TrainingJob
@@ -17,6 +18,8 @@ from muster.api.problems import Problem
 from muster.api.spec import ROLE_NAME_MESSAGE
 
 MAX_LISTED = 12
+MAX_PROBLEMS = 100
+"""A file or template with more problems is read no further."""
 
 
 def problem_of(error: ErrorDetails, root: type[ApiModel] = TrainingJob) -> Problem:
@@ -38,7 +41,7 @@ def _sentence(kind: str, value: Any, *, context: dict[str, Any], field: FieldInf
     given = f", not {shown(value)}"
     match kind:
         case "int_type" | "int_from_float" | "int_parsing" | "greater_than_equal" | "less_than_equal":
-            return f"must be a whole number{_bound(kind, context, field)}{given}{_number_hint(value)}"
+            return not_a_number(value, _bound(kind, context, field))
         case "int_parsing_size":
             return "must be a smaller number"
         case "float_type" | "float_parsing":
@@ -46,7 +49,7 @@ def _sentence(kind: str, value: Any, *, context: dict[str, Any], field: FieldInf
         case "bool_type" | "bool_parsing":
             return f"must be true or false{given}"
         case "string_type":
-            return f"must be text{given}" + (": put it in quotes" if isinstance(value, bool | int | float) else "")
+            return not_text(value)
         case "string_too_short":
             return "must not be empty"
         case "string_too_long":
@@ -80,10 +83,24 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else f'{text[:56]}..."'
 
 
-def nearest(name: str, names: Sequence[str]) -> str | None:
-    """The most similar one of `names`, regardless of case and underscores. None if no name is similar."""
+def not_text(value: Any) -> str:
+    """The sentence about a value that must be text. YAML makes truth values of some words, which may be why it is none."""
+    hint = ": put it in quotes" if isinstance(value, bool | int | float) else ""
+    if isinstance(value, bool):
+        words = "y, Y, yes, on and true" if value else "n, N, no, off and false"
+        hint = f": YAML reads {words} as {str(value).lower()}, so put the word in quotes"
+    return f"must be text, not {shown(value)}{hint}"
+
+
+def not_a_number(value: Any, bound: str = "") -> str:
+    """The sentence about a value that must be a whole number."""
+    return f"must be a whole number{bound}, not {shown(value)}{_number_hint(value)}"
+
+
+def nearest(name: str, names: Sequence[str], *, cutoff: float = 0.6) -> str | None:
+    """The most similar one of `names`, regardless of case and underscores. None if no name has the similarity `cutoff`, from 0 to 1."""
     plain = {each.lower(): each for each in names}
-    matches = difflib.get_close_matches(name.lower().replace("_", ""), list(plain), n=1, cutoff=0.6)
+    matches = difflib.get_close_matches(name[:100].lower().replace("_", ""), list(plain), n=1, cutoff=cutoff)
     return plain[matches[0]] if matches else None
 
 
@@ -91,6 +108,8 @@ def _unknown_field(location: tuple[str | int, ...], root: type[ApiModel]) -> str
     name = str(location[-1])
     parent = _model_at(location[:-1], root)
     names = _field_names(parent) if parent else []
+    if root is TrainingJob and (other := instead_of(location)):
+        return f"is not a field of {spelled(location[:-1]) or 'a job'}: write {other}"
     suggestion = nearest(name, names)
     where = spelled(location[:-1]) or ("a job" if root is TrainingJob else "this file")
     hint = f"; did you mean {suggestion}?" if suggestion else ""

@@ -1,4 +1,4 @@
-"""Checks of a user's pod template. All other fields pass unchecked, so the pod fields of any Kubernetes version work."""
+"""Checks of a user's pod template. `pod_fields.py` checks its fields against the types of Kubernetes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from muster.admission.conditions import value_at
 from muster.admission.paths import step
+from muster.admission.pod_fields import field_findings
+from muster.admission.resources import resource_problems
 from muster.admission.rules import CONTAINER_LISTS, DNS_SUBDOMAIN, IMAGE_MESSAGE, POD_FIELDS, TRAINER_FIELDS
-from muster.api.constants import GROUP, IMAGE
+from muster.admission.sentences import not_text
+from muster.api.constants import GROUP, IMAGE, TRAINER_CONTAINER
 from muster.api.problems import Problem
 from muster.api.quantity import MAX_QUANTITY_LENGTH, amount_of
 from muster.api.spec import RoleName
@@ -20,35 +22,33 @@ MAX_ENV = 128
 MAX_LIMITS = 16
 
 TEMPLATE_FIELDS = ("metadata", "spec")
+NO_LIMITS: Mapping[str, Any] = {}
 LONGEST_GRACE_SECONDS = 7 * 24 * 3600
 """Seconds. A pod with a longer grace period would hold its node for ever, and the time of its deletion would be out of range."""
-
-_RULES = "requiredDuringSchedulingIgnoredDuringExecution"
-_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
-_MAPPINGS = (
-    "affinity",
-    "affinity.nodeAffinity",
-    f"affinity.nodeAffinity.{_RULES}",
-    "affinity.podAffinity",
-    "affinity.podAntiAffinity",
-    "nodeSelector",
-    "schedulingGroup",
-)
-_LISTS = (
-    f"affinity.nodeAffinity.{_RULES}.nodeSelectorTerms",
-    *(f"affinity.{kind}.{_PREFERRED}" for kind in ("nodeAffinity", "podAffinity", "podAntiAffinity")),
-)
-"""Fields of a pod's spec to which Muster adds something later, when a node has failed or a queue has chosen nodes. Another type would fail
-only then, in each pass."""
 
 _APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
 """The API server turns such an annotation into a part of the container's security context."""
 _CONTAINER_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
-def template_problems(role: RoleName, template: Mapping[str, Any]) -> Iterable[Problem]:
-    """The problems of a role's template."""
+def template_problems(role: RoleName, template: Mapping[str, Any], limits: Mapping[str, Any] = NO_LIMITS) -> list[Problem]:
+    """The problems of a role's template. `limits` are those that the trainer container has from elsewhere."""
     base = f"spec.roles.{role}.template"
+    problems = list(_own_problems(base, template, limits))
+    reported = {problem.field for problem in problems}
+    spec = template.get("spec")
+    fields = field_findings(spec, f"{base}.spec").problems if isinstance(spec, dict) else []
+    return [*problems, *(problem for problem in fields if problem.field not in reported)]
+
+
+def template_remarks(role: RoleName, template: Mapping[str, Any]) -> list[Problem]:
+    """What may be wrong with a role's template."""
+    spec = template.get("spec")
+    return field_findings(spec, f"spec.roles.{role}.template.spec").remarks if isinstance(spec, dict) else []
+
+
+def _own_problems(base: str, template: Mapping[str, Any], limits: Mapping[str, Any]) -> Iterable[Problem]:
+    """The problems that the types of Kubernetes do not show."""
     for key in template:
         if key not in TEMPLATE_FIELDS:
             yield Problem(step(base, key), f"is not a field of a pod template: write {' or '.join(TEMPLATE_FIELDS)}")
@@ -58,9 +58,8 @@ def template_problems(role: RoleName, template: Mapping[str, Any]) -> Iterable[P
         yield Problem(f"{base}.spec", "must be a mapping: the spec of a pod")
         return
     for key in CONTAINER_LISTS:
-        yield from _containers_problems(spec.get(key, []), f"{base}.spec.{key}")
+        yield from _containers_problems(spec.get(key, []), f"{base}.spec.{key}", limits)
     yield from _named_list_problems(spec.get("volumes", []), f"{base}.spec.volumes")
-    yield from _shape_problems(spec, f"{base}.spec")
     priority = spec.get("priorityClassName") or ""
     if not isinstance(priority, str) or not re.fullmatch(f"|{DNS_SUBDOMAIN}", priority):
         yield Problem(f"{base}.spec.priorityClassName", f"must be the name of a PriorityClass, not {priority!r:.80}")
@@ -68,22 +67,6 @@ def template_problems(role: RoleName, template: Mapping[str, Any]) -> Iterable[P
     if not isinstance(grace, int) or isinstance(grace, bool) or not 0 <= grace <= LONGEST_GRACE_SECONDS:
         message = f"must be a whole number of seconds from 0 to {LONGEST_GRACE_SECONDS}, a week"
         yield Problem(f"{base}.spec.terminationGracePeriodSeconds", message)
-
-
-def _shape_problems(spec: Mapping[str, Any], path: str) -> Iterable[Problem]:
-    for field in (*_MAPPINGS, *_LISTS):
-        value = value_at(spec, field)
-        if field in _MAPPINGS and not isinstance(value, dict | None):
-            yield Problem(f"{path}.{field}", "must be a mapping, as in the spec of a pod")
-        elif field in _LISTS and value is not None and not _is_list_of_mappings(value):
-            yield Problem(f"{path}.{field}", "must be a list of mappings, as in the spec of a pod")
-    for index, term in mappings(value_at(spec, _LISTS[0])):
-        if not isinstance(term.get("matchFields"), list | None):
-            yield Problem(f"{path}.{_LISTS[0]}[{index}].matchFields", "must be a list of mappings, as in the spec of a pod")
-
-
-def _is_list_of_mappings(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(each, dict) for each in value)
 
 
 def _metadata_problems(metadata: Any, path: str) -> Iterable[Problem]:
@@ -100,7 +83,7 @@ def _metadata_problems(metadata: Any, path: str) -> Iterable[Problem]:
             continue
         for key, value in values.items():
             if not isinstance(value, str):
-                yield Problem(step(f"{path}.{kind}", key), "must be text: put it in quotes")
+                yield Problem(step(f"{path}.{kind}", key), not_text(value))
             if key.startswith(_APPARMOR):
                 message = "may not be set: write securityContext.appArmorProfile of the container instead"
                 yield Problem(step(f"{path}.{kind}", key), message)
@@ -110,7 +93,7 @@ def _metadata_problems(metadata: Any, path: str) -> Iterable[Problem]:
                 )
 
 
-def _containers_problems(containers: Any, path: str) -> Iterable[Problem]:
+def _containers_problems(containers: Any, path: str, limits: Mapping[str, Any]) -> Iterable[Problem]:
     yield from _named_list_problems(containers, path, most=MAX_CONTAINERS)
     for index, container in mappings(containers):
         here = step(path, index)
@@ -121,7 +104,8 @@ def _containers_problems(containers: Any, path: str) -> Iterable[Problem]:
         if not isinstance(image, str) or not re.fullmatch(IMAGE, image):
             yield Problem(f"{here}.image", f"{IMAGE_MESSAGE}, not {image!r}")
         yield from _env_problems(container.get("env", []), f"{here}.env")
-        yield from _resources_problems(container.get("resources", {}), f"{here}.resources")
+        below = limits if name == TRAINER_CONTAINER else NO_LIMITS
+        yield from _resources_problems(container.get("resources", {}), f"{here}.resources", below)
 
 
 def _env_problems(env: Any, path: str) -> Iterable[Problem]:
@@ -133,30 +117,27 @@ def _env_problems(env: Any, path: str) -> Iterable[Problem]:
         here = step(path, index)
         if "=" in name:
             yield Problem(f"{here}.name", f"must not contain '=', as {name!r} does")
-        if "value" in variable and not isinstance(variable["value"], str):
-            yield Problem(f"{here}.value", "must be text: put it in quotes")
 
 
-def _resources_problems(resources: Any, path: str) -> Iterable[Problem]:
+def _resources_problems(resources: Any, path: str, below: Mapping[str, Any]) -> Iterable[Problem]:
     if not isinstance(resources, dict):
         yield Problem(path, "must be a mapping with limits and requests")
         return
-    limits = resources.get("limits", {})
-    if not isinstance(limits, dict):
-        yield Problem(f"{path}.limits", "must be a mapping, such as {nvidia.com/gpu: 1}")
-        return
-    if len(limits) > MAX_LIMITS:
-        yield Problem(f"{path}.limits", f"must have at most {MAX_LIMITS} entries, not {len(limits)}")
-    for key, value in limits.items():
-        if isinstance(value, bool) or not isinstance(value, str | int):
-            yield Problem(step(f"{path}.limits", key), "must be a whole number or text, such as 4, 500m or 16Gi: put it in quotes")
-        elif amount_of(value) is None:
-            yield Problem(step(f"{path}.limits", key), f"must be a quantity, such as 4, 500m or 16Gi, not {value!r:.80}")
-    requests = resources.get("requests")
-    if not isinstance(requests, dict | None):
-        yield Problem(f"{path}.requests", "must be a mapping, such as {cpu: 4}")
-    elif requests and (memory := requests.get("memory")) is not None and amount_of(memory) is None:  # Muster may add to it
-        yield Problem(f"{path}.requests.memory", f"must be a quantity, such as 16Gi, not {memory!r:.80}")
+    parts = {part: {} if resources.get(part) is None else resources[part] for part in ("limits", "requests")}
+    for part, amounts in parts.items():
+        if not isinstance(amounts, dict):
+            example = "{nvidia.com/gpu: 1}" if part == "limits" else "{cpu: 4}"
+            yield Problem(f"{path}.{part}", f"must be a mapping, such as {example}")
+            return
+        if len(amounts) > MAX_LIMITS:
+            yield Problem(f"{path}.{part}", f"must have at most {MAX_LIMITS} entries, not {len(amounts)}")
+            return
+        for key, value in amounts.items():
+            if isinstance(value, bool) or not isinstance(value, str | int):
+                yield Problem(step(f"{path}.{part}", key), "must be a whole number or text, such as 4, 500m or 16Gi: put it in quotes")
+            elif amount_of(value) is None:
+                yield Problem(step(f"{path}.{part}", key), f"must be a quantity, such as 4, 500m or 16Gi, not {value!r:.80}")
+    yield from resource_problems(parts["limits"], parts["requests"], path, below=below)
 
 
 def _named_list_problems(items: Any, path: str, *, most: int | None = None) -> Iterable[Problem]:
@@ -169,7 +150,9 @@ def _named_list_problems(items: Any, path: str, *, most: int | None = None) -> I
     seen: set[str] = set()
     for index, item in enumerate(items):
         name = item.get("name") if isinstance(item, dict) else None
-        if not isinstance(name, str) or not name:
+        if isinstance(name, bool | int | float):
+            yield Problem(f"{step(path, index)}.name", not_text(name))
+        elif not isinstance(name, str) or not name:
             yield Problem(step(path, index), "must be a mapping with a name, because items are merged by name")
         elif name in seen:
             yield Problem(f"{step(path, index)}.name", f"is not unique: an earlier entry is called {name} too; write another name")

@@ -6,60 +6,104 @@ The API types check the types and bounds of single fields.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
 from muster.admission.bounds import bound_problems, bounded
-from muster.admission.rules import DNS_LABEL, Rule, rules_for, rules_for_all, violations
+from muster.admission.conditions import value_at
+from muster.admission.resources import resource_problems
+from muster.admission.rules import DNS_LABEL, SPEC, Rule, rules_for, rules_for_all, violations
 from muster.admission.sentences import not_one_of
-from muster.admission.template import template_problems
+from muster.admission.template import template_problems, template_remarks
+from muster.api import grace
 from muster.api.job import TrainingJob
 from muster.api.problems import Problem
 from muster.api.spec import Communication, Role, RoleName, StrategyName, Trainer, TrainingJobSpec
 from muster.strategies import accelerators
 from muster.strategies.base import Strategy, host_in_cluster, processes_of
 from muster.strategies.faults import StrategyFaultError
-from muster.strategies.registry import REFUSED, STRATEGIES, reserved_for
-from muster_contract.config import wrong_values
+from muster.strategies.registry import BUILT_IN, REFUSED, RESERVED_BUILT_IN, STRATEGIES, reserved_for
+from muster.strategies.torchrun import PYTORCH
+from muster_contract.config import slips, unknown_keys, wrong_values
 from muster_contract.environment import LARGE_VARIABLES
 from muster_contract.inputs import INPUT_SOURCE, parse_source
 from muster_contract.large_variables import LONGEST, MAX_UNPACKED, pack, size
+from muster_contract.tasks import MEASURING, TASKS, no_task
 
 MAX_PROCESSES = 65_536
 FEW_REPLICAS = 500
 """The addresses of fewer replicas always fit into a variable of a program."""
 
 
-def problems(job: TrainingJob) -> list[Problem]:
-    """All problems of a job with correct types. Empty if the job can be accepted."""
+def problems(job: TrainingJob, *, unread: Collection[str] = ()) -> list[Problem]:
+    """All problems of a job with correct types. Empty if the job can be accepted.
+
+    `unread` are fields whose values could not be read. The job has defaults in their places, so checks that depend on them are left out.
+    """
     spec = job.spec
     if unknown := strategy_problems(spec.strategy):
         return unknown
     try:
-        return list(dict.fromkeys(_problems(job, STRATEGIES[spec.strategy])))
+        return list(dict.fromkeys(_problems(job, STRATEGIES[spec.strategy], unread)))
     except StrategyFaultError as error:
         return error.problems
 
 
-def _problems(job: TrainingJob, strategy: Strategy) -> list[Problem]:
+def remarks(job: TrainingJob) -> list[Problem]:
+    """What may be wrong with a valid job."""
+    trainer, roles = job.spec.trainer, job.spec.roles
+    return [
+        *(problem for name, role in roles.items() for problem in template_remarks(name, role.template)),
+        *(Problem(f"spec.trainer.config.{name}", message) for name, message in slips(trainer.config) if trainer.task is None),
+    ]
+
+
+def _problems(job: TrainingJob, strategy: Strategy, unread: Collection[str]) -> list[Problem]:
     spec = job.spec
     document = {"metadata": {"name": job.metadata.name}, "spec": spec.wire()}
-    return [
-        *violations(document, _rules(spec.strategy)),
+    gaps = {re.split(r"[.\[]", field)[1] for field in unread if field.startswith("spec.")}
+    of_strategy = _rules(spec.strategy) if "strategy" not in gaps else rules_for_all(RESERVED_BUILT_IN)
+    is_comparable = gaps.isdisjoint(_COMPARED)
+    found = [
+        *violations(document, [rule for rule in of_strategy if rule.part != SPEC or gaps.isdisjoint(_sections(rule))]),
         *_namespace_problems(job.metadata.namespace),
         *_bounds_problems(spec),
-        *_program_problems(spec.trainer),
-        *_config_problems(spec.trainer),
+        *_program_problems(strategy, spec.trainer),
+        *_config_problems(strategy, spec.trainer),
         *_input_problems(strategy, spec),
-        *(problem for name, role in spec.roles.items() for problem in template_problems(name, role.template)),
+        *_role_problems(spec),
         *_resource_claim_problems(spec),
+        *(_comparisons(strategy, job) if is_comparable else ()),
+    ]
+    return [problem for problem in found if not any(_is_around(problem.field, field) for field in unread)]
+
+
+_COMPARED = frozenset({"batch", "checkpoint", "communication", "elastic", "options", "recovery", "roles", "strategy", "trainer"})
+"""The parts of the spec that `_comparisons` reads."""
+
+
+def _comparisons(strategy: Strategy, job: TrainingJob) -> list[Problem]:
+    """The problems of fields that do not fit each other."""
+    spec = job.spec
+    return [
         *_device_problems(strategy, spec),
         *_size_problems(strategy, spec),
         *_memory_problems(strategy, spec),
         *_variable_problems(strategy, job),
         *(problem for check in strategy.checks for problem in check(strategy, spec)),
     ]
+
+
+def _is_around(field: str, other: str) -> bool:
+    """Whether one of the fields is the other one, or contains it."""
+    return field == other or f"{field}.".startswith((f"{other}.", f"{other}[")) or other.startswith((f"{field}.", f"{field}["))
+
+
+@cache
+def _sections(rule: Rule) -> frozenset[str]:
+    """The fields of the spec that a rule reads."""
+    return frozenset(re.findall(r"\bself\.(?:__)?([A-Za-z]+)", rule.condition.cel("self")))
 
 
 def strategy_problems(name: object) -> list[Problem]:
@@ -89,18 +133,36 @@ def _bounds_problems(spec: TrainingJobSpec) -> Iterable[Problem]:
     return bound_problems(bounded({"trainer": trainer, "roles": roles}))
 
 
-def _program_problems(trainer: Trainer) -> Iterable[Problem]:
+def _program_problems(strategy: Strategy, trainer: Trainer) -> Iterable[Problem]:
     if trainer.command is not None and not trainer.command[0].strip():
         yield Problem("spec.trainer.command[0]", "must name a program, such as torchrun")
-    if trainer.script is not None and not trainer.script.strip():
+    script = (trainer.script or "").split()
+    if trainer.script is not None and not script:
         yield Problem("spec.trainer.script", "must name a Python program, such as train.py")
+    elif script and script[0].startswith("-"):
+        python = "torchrun" if strategy.framework is PYTORCH else "python"
+        command = ", ".join([python, *script]) if script[0] == "-m" else f"{python}, {', '.join(script)}"
+        yield Problem("spec.trainer.script", f"must begin with the file of a Python program, not {script[0]}: write command: [{command}]")
 
 
-def _config_problems(trainer: Trainer) -> Iterator[Problem]:
-    """Wrong values of the common keys. The trainer checks the other keys, which depend on the task. Other programs accept any key."""
-    if trainer.task is not None or trainer.module is not None:
-        for name, message in wrong_values(trainer.config):
-            yield Problem(f"spec.trainer.config.{name}", message)
+def _config_problems(strategy: Strategy, trainer: Trainer) -> Iterator[Problem]:
+    """Wrong values of the common keys, and all that is wrong with the settings of a bundled task. Other programs accept any other key.
+
+    The strategy of another package may have tasks of its own.
+    """
+    path = "spec.trainer.config"
+    if trainer.task is None or trainer.task in MEASURING or strategy not in BUILT_IN:
+        if trainer.task is not None or trainer.module is not None:
+            yield from (Problem(f"{path}.{name}", message) for name, message in wrong_values(trainer.config))
+        return
+    task, framework = TASKS.get(trainer.task), strategy.framework.name
+    if task is None:
+        yield Problem("spec.trainer.task", no_task(trainer.task))
+    elif framework not in task.frameworks:
+        yield Problem("spec.trainer.task", f"{framework} has no task {trainer.task}; write another task or strategy")
+    else:
+        yield from (Problem(f"{path}.{name}", message) for name, message in unknown_keys(trainer.config, task.keys))
+        yield from (Problem(f"{path}.{name}", message) for name, message in wrong_values(trainer.config, task.keys))
 
 
 def _input_problems(strategy: Strategy, spec: TrainingJobSpec) -> Iterator[Problem]:
@@ -123,6 +185,23 @@ def _source_fault(source: str) -> str:
     except ValueError as error:
         return str(error)
     return ""
+
+
+def _role_problems(spec: TrainingJobSpec) -> Iterator[Problem]:
+    for name, role in spec.roles.items():
+        own = role.resources
+        yield from resource_problems(own.limits, own.requests, f"spec.roles.{name}.resources", below=accelerators.limits(role))
+        yield from template_problems(name, role.template, own.limits)
+        yield from _grace_problems(name, role, spec)
+
+
+def _grace_problems(name: RoleName, role: Role, spec: TrainingJobSpec) -> Iterator[Problem]:
+    """The program counts on the job's grace period, so its pod must not be killed before."""
+    seconds, needed = value_at(role.template, "spec.terminationGracePeriodSeconds"), grace.pod_seconds(spec)
+    if isinstance(seconds, int) and not isinstance(seconds, bool) and 0 <= seconds < needed:
+        message = f"must be at least {needed}, not {seconds}: the grace period of the job and {grace.SECONDS_AFTER_GRACE} s more"
+        remedy = f"leave it out, and write spec.checkpoint.gracePeriodSeconds: {max(1, seconds)} in its place"
+        yield Problem(f"spec.roles.{name}.template.spec.terminationGracePeriodSeconds", f"{message}; {remedy}")
 
 
 def _resource_claim_problems(spec: TrainingJobSpec) -> Iterator[Problem]:

@@ -21,6 +21,8 @@ from muster.api.problems import Problem
 JOB_TOP = "apiVersion, kind, metadata and spec"
 """Fields at the top of a job file."""
 MAX_DEPTH = 64
+MAX_NODES = 20_000
+"""Fields and values of a document. The parts of a job that have no schema may have 4,000 together (`bounds.py`)."""
 MAX_EXPANDED = 4 * 2**20
 """Characters and nodes that a document may have after its aliases are expanded."""
 
@@ -142,6 +144,7 @@ class _Composer:
         self._events = events
         self._anchors: dict[str, _Node] = {}
         self._expanded = 0
+        self._nodes = 0
 
     def documents(self) -> list[Any]:
         """The documents that are not empty. A last `---` gives an empty one."""
@@ -158,6 +161,9 @@ class _Composer:
 
     def _node(self, event: yaml.Event, *, path: str, depth: int) -> _Node:
         line = _line(event)
+        self._nodes += 1
+        if self._nodes > MAX_NODES:
+            raise UnreadableYamlError(f"has more than {MAX_NODES:,} values: put large values into a file or a ConfigMap", line=line)
         if isinstance(event, yaml.AliasEvent):
             node = self._aliased(event.anchor or "", line)
             self._charge(node.size, line)

@@ -7,6 +7,8 @@ from math import ceil
 from muster.api.spec import MAX_GRACE_SECONDS, TrainingJobSpec
 from muster.api.status import TrainingJobStatus
 
+SECONDS_AFTER_GRACE = 15
+"""Seconds from the end of the grace period until the pod is killed. Last words are written and side-cars end in this time."""
 _SPARE_SECONDS = 5
 """Seconds to receive the signal, to end the current step, and to exit."""
 
@@ -23,3 +25,8 @@ def needed(status: TrainingJobStatus) -> int:
 def seconds(spec: TrainingJobSpec, status: TrainingJobStatus) -> int:
     """The grace period, in seconds, of processes that start from now on."""
     return min(MAX_GRACE_SECONDS, max(spec.checkpoint.grace_period_seconds, needed(status)))
+
+
+def pod_seconds(spec: TrainingJobSpec, status: TrainingJobStatus | None = None) -> int:
+    """The grace period of the pod around them, in seconds. Without a status, the shortest one that the job may have."""
+    return seconds(spec, status or TrainingJobStatus()) + SECONDS_AFTER_GRACE

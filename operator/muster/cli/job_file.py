@@ -45,6 +45,15 @@ def rendered(
         raise InvalidJobFileError(path, error.problems) from error
 
 
+def show_remarks(job: TrainingJob, path: str) -> None:
+    """Shows what may be wrong with a valid job, on standard error."""
+    from muster.admission.validate import remarks
+    from muster_contract.text import printable
+
+    for remark in remarks(job):
+        click.echo(printable(f"{path}: warning: {remark}"), err=True)
+
+
 def _moved(job: TrainingJob, namespace: str) -> TrainingJob:
     from muster.admission.validate import problems
     from muster.api.problems import InvalidJobError

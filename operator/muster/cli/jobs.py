@@ -26,13 +26,15 @@ _HALF_WAY = "interrupted: {name} may be suspended. See muster get {name}; it goe
 def submit(*, job: str, code: Path | None, follow: bool, target: Target) -> int:
     """Creates the job in JOB.YAML (- for standard input) on a cluster.
 
-    The files of --code go into a ConfigMap that is deleted with the job: at most 1 MB, no folders.
+    The files of --code go into a ConfigMap that is deleted with the job: at most 1 MB, no folders. It replaces trainer.code.
     """
     from muster.admission.read import read_job
+    from muster.cli.job_file import show_remarks
     from muster.client.submit import submit as create
     from muster.client.watch import watch as watch_job
 
     read = read_job(job)
+    show_remarks(read, job)
     namespace = read.metadata.namespace if "namespace" in read.metadata.model_fields_set else None
     name = read.metadata.name
 

@@ -20,7 +20,8 @@ from muster.cli import job_file
 @job_file.presets_option
 def render(*, job: str, output: str, attempt: int, namespace: str | None, presets: Path | None) -> None:
     """Prints the manifests of the job in JOB.YAML (- for standard input): the headless Service, then the pods."""
-    _, manifests = job_file.rendered(job, namespace=namespace, attempt=attempt, presets=presets)
+    read, manifests = job_file.rendered(job, namespace=namespace, attempt=attempt, presets=presets)
+    job_file.show_remarks(read, job)
     click.echo(as_json(manifests) if output == "json" else as_yaml(manifests), nl=False)
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 def validate(*, job: str, namespace: str | None, presets: Path | None) -> None:
     """Checks the job in JOB.YAML (- for standard input). Shows its problems, or the world that it makes."""
     read, _ = job_file.rendered(job, namespace=namespace, presets=presets)
+    job_file.show_remarks(read, job)
     click.echo(f"{job}: {read.key} is valid: {describe(read.spec)}.")
 
 
@@ -33,12 +34,13 @@ def describe(spec: TrainingJobSpec) -> str:
     counts = [f"{len(plan.of(role))} x {role}" for role in strategy.roles if plan.of(role)]
     parts = [f"{spec.strategy} with {', '.join(counts)}", f"a world of {plan.size} {'process' if plan.size == 1 else 'processes'}"]
     devices = strategy.data_parallel(spec)
-    if spec.batch.global_size is not None:
+    reads_batch = spec.trainer.task is not None or spec.trainer.module is not None  # Muster cannot know what other programs read
+    if spec.batch.global_size is not None and reads_batch:
         shares = split(spec.batch.global_size, devices)
         each = f"{shares[0]}" if shares[0] == shares[-1] else f"{shares[-1]} or {shares[0]}"
         where = f"{each} on each of {devices} devices" if devices > 1 else "on one device"
         parts.append(f"{spec.batch.global_size} samples in a step, {where}")
     scale = learning_rate_factor(spec.batch.learning_rate_scaling, devices)
-    if scale != 1:
+    if scale != 1 and reads_batch:
         parts.append(f"learning rate x {scale:g}")
     return "; ".join(parts)

@@ -15,13 +15,12 @@ from muster.control.cluster import Object
 
 
 async def submit(connection: Connection, job: TrainingJob, *, code: Path | None = None) -> Object:
-    """Creates the job, and the ConfigMap with its code. The ConfigMap goes with the job, which owns it. Raises a ClientError."""
+    """Creates the job, and the ConfigMap with its code, in place of the one that the job names. The ConfigMap goes with the job, which
+    owns it. Raises a ClientError."""
     jobs = Jobs(connection)
     manifest = _manifest(job, connection.namespace)
     config_map = config_map_of(code, job=job.metadata.name, namespace=connection.namespace) if code else None
     if config_map is not None:
-        if job.spec.trainer.code is not None:
-            raise errors.RefusedError("--code: the job names spec.trainer.code already: give one of them")
         manifest["spec"]["trainer"]["code"] = {"configMap": {"name": config_map["metadata"]["name"]}}
     try:
         created = await jobs.create(manifest)

@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from muster.api.constants import CONTROLLER, JOB_NAME_LABEL
-from muster.api.quantity import amount_of
 from muster.api.spec import EVALUATOR, TrainingJobSpec
 from muster.api.status import FINAL_PHASES
 from muster.explain.evidence import (

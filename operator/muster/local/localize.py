@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from muster.admission.validate import remarks as doubts
 from muster.api.constants import CONTROLLER
 from muster.api.job import TrainingJob
 from muster.api.spec import Storage, SupervisorMode, Trainer
@@ -125,6 +126,7 @@ def remarks(job: TrainingJob, *, gpus: int, job_file: Path) -> list[str]:
             lines.append(f"input {each.name}: secretRef: {each.secret_ref.name} is on a cluster; set its variables (HF_TOKEN, ...) here")
     if job.spec.trainer.supervisor is SupervisorMode.DISABLED:
         lines.append("trainer.supervisor is Disabled, so steps and checkpoints of the job are not shown")
+    lines += [f"warning: {each}" for each in doubts(job)]
     if job.spec.suspend:
         lines.append("spec.suspend is true in the file; `muster run` ignores it and runs the job")
     return lines

@@ -25,6 +25,7 @@ from muster.api.spec import (
 )
 from muster.strategies.base import Measured, worker_of
 from muster.strategies.registry import STRATEGIES, strategy_of
+from muster_contract.tasks import COLLECTIVES, REHEARSAL
 
 MOST_PER_PROCESSOR = 4
 """The largest number of processes for each processor. With more, the times would only show how the kernel schedules."""
@@ -49,13 +50,13 @@ def collectives_job(job: TrainingJob, config: Mapping[str, Any]) -> TrainingJob:
         raise InvalidJobError([Problem("spec.strategy", message)])
     if strategy.ports and strategy.plan(job.spec).size < 2:
         raise InvalidJobError([Problem("spec.roles.worker.replicas", "a world of one process has no collectives; write at least 2")])
-    return _measuring(job, "collectives", config, roles={WORKER: worker_of(job.spec)})
+    return _measuring(job, COLLECTIVES, config, roles={WORKER: worker_of(job.spec)})
 
 
 def link_job(job: TrainingJob, sizes: Sequence[int]) -> TrainingJob:
     """The job that measures the all-reduce of two processes of this job at these numbers of bytes."""
     config = {"sizes": list(sizes), "all": False}
-    return _measuring(job, "collectives", config, roles={WORKER: Role(replicas=2)}, strategy=measured_of(job).plain)
+    return _measuring(job, COLLECTIVES, config, roles={WORKER: Role(replicas=2)}, strategy=measured_of(job).plain)
 
 
 def rehearsal_job(job: TrainingJob, samples: Sequence[int], *, processes: int) -> TrainingJob:
@@ -69,7 +70,7 @@ def rehearsal_job(job: TrainingJob, samples: Sequence[int], *, processes: int) -
     config = {"task": trainer.task, "module": trainer.module, "config": trainer.config, "samples": sorted(set(samples))}
     worker = Role(replicas=processes)
     batch = Batch(accumulation_steps=job.spec.batch.accumulation_steps)
-    return _measuring(job, "rehearsal", config, roles={WORKER: worker}, strategy=measured_of(job).plain, batch=batch)
+    return _measuring(job, REHEARSAL, config, roles={WORKER: worker}, strategy=measured_of(job).plain, batch=batch)
 
 
 def measured_of(job: TrainingJob) -> Measured:

@@ -50,15 +50,15 @@ from muster.strategies.registry import is_reserved_env
 from muster_contract.environment import NAMES
 from muster_contract.inputs import FETCHER
 
-SECONDS_AFTER_GRACE = 15
-"""Seconds from the end of the grace period until the pod is killed. Last words are written and side-cars end in this time."""
-
 _OUR_CONTAINERS = (SUPERVISOR_CONTAINER, FETCHER)
 _NO_DEVICES = ("cpu", "memory", "ephemeral-storage")
 MOST_EXCLUDED = 50
 _RULES = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _FIXED_METADATA = ("name", "namespace", "ownerReferences")
+_CONTAINER_LISTS = ("containers", "initContainers")
+_WITHOUT_IMAGE = f"has no image; the training container is called {TRAINER_CONTAINER}, so write that name, or an image for another one"
+_GRACE = "terminationGracePeriodSeconds"
 _FIXED_SPEC = ("hostname", "subdomain", "restartPolicy")
 _POD_IDENTITY = tuple(
     {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
@@ -135,7 +135,7 @@ def pod_of(
         owner=owner_of(job),
         hostname=host_name(replica.role, replica.index, suffix),
         subdomain=job.metadata.name,
-        termination_grace_seconds=grace.seconds(job.spec, job.status) + SECONDS_AFTER_GRACE,
+        termination_grace_seconds=grace.pod_seconds(job.spec, job.status),
         priority_class_name=job.spec.scheduling.priority_class_name,
         node_selector=dict(placement.node_selector),
         container=TRAINER_CONTAINER,
@@ -318,7 +318,13 @@ def _fixed(merged: dict[str, Any], pod: Mapping[str, Any], problem: Callable[[st
         raise InvalidJobError([problem("", message)])
     metadata |= {key: pod["metadata"][key] for key in _FIXED_METADATA if key in pod["metadata"]}
     metadata["labels"] = {**metadata.get("labels", {}), **pod["metadata"]["labels"]}
+    for kind in _CONTAINER_LISTS:
+        for container in spec.get(kind, ()):
+            if container.get("image") is None:
+                raise InvalidJobError([problem(f"spec.{kind}", f"{container['name']} {_WITHOUT_IMAGE}")])
     spec |= {key: pod["spec"][key] for key in _FIXED_SPEC}
+    # A template may lengthen the grace period. The program gets its own in any case, and must not be killed in it.
+    spec[_GRACE] = max(pod["spec"][_GRACE], spec.get(_GRACE) or 0)
     [rendered] = pod["spec"]["containers"]
     reserved = [variable for variable in rendered["env"] if is_reserved_env(variable["name"], strategy)]
     others = [variable for variable in trainers[0].get("env", []) if not is_reserved_env(variable["name"], strategy)]

@@ -6,11 +6,13 @@ from types import SimpleNamespace
 import pytest
 
 from muster.admission.read import MAX_BYTES, InvalidJobFileError, parse_job, read_job
+from muster.admission.sentences import MAX_PROBLEMS
 from muster.api.problems import InvalidJobError
 from muster.strategies.registry import STRATEGIES
 from tests.support.texts import absent
 
 HEAD = "apiVersion: muster.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: digits}\n"
+POD = "spec.roles.worker.template.spec"
 SPEC = HEAD + "spec:\n  strategy: DDP\n  trainer: {task: digits}\n"
 
 
@@ -236,7 +238,44 @@ def test_a_bad_field_is_named_with_line_and_remedy(text: str, place: str, fact: 
     assert_refused(SPEC + text + "\n", place, fact)
 
 
+TEMPLATES = [
+    ("env: [{name: N, value: '10'}]", "env[0].name", "YAML reads n, N, no, off and false as false, so put the word in quotes"),
+    ("env: [{name: ON, value: '10'}]", "env[0].name", "YAML reads y, Y, yes, on and true as true"),
+    ("env: [{name: A, value: no}]", "env[0].value", "put the word in quotes"),
+    ("env: [{name: 1, value: a}]", "env[0].name", "put it in quotes"),
+    ("envs: []", "envs", "did you mean env?"),
+]
+
+
+@pytest.mark.parametrize(("field", "place", "fact"), TEMPLATES)
+def test_a_word_that_yaml_reads_as_something_else_is_named_in_a_template(field: str, place: str, fact: str) -> None:
+    template = f"  roles: {{worker: {{template: {{spec: {{containers: [{{name: trainer, {field}}}]}}}}}}}}\n"
+    assert_refused(SPEC + template, f"job.yaml:7: spec.roles.worker.template.spec.containers[0].{place}", fact)
+
+
+def test_a_key_that_yaml_reads_as_something_else_is_named():
+    assert_refused(SPEC + "  roles: {worker: {template: {metadata: {labels: {N: a}}}}}\n", "job.yaml:7", 'put it in quotes, "N"')
+
+
+def test_a_label_that_yaml_reads_as_something_else_is_named():
+    assert_refused(
+        SPEC.replace("digits}\nspec", "digits, labels: {gpu: on}}\nspec"), "job.yaml:3: metadata.labels.gpu", "put the word in quotes"
+    )
+
+
+def test_a_job_with_generate_name_and_without_a_name_is_refused_with_the_reason():
+    assert_refused(SPEC.replace("{name: digits}", "{generateName: digits-}"), "job.yaml:3: metadata.name", "in place of generateName")
+    parse_job(SPEC.replace("{name: digits}", "{name: digits-x7k2p, generateName: digits-}"), source="job.yaml")
+
+
 TRAINERS = [
+    ("{task: mnist}", "job.yaml:6: spec.trainer.task", "module: your_module"),
+    ("{task: digit}", "job.yaml:6: spec.trainer.task", "did you mean digits?"),
+    ("{task: digits, config: {epoch: 3}}", "job.yaml:6: spec.trainer.config.epoch", "did you mean epochs?"),
+    ("{task: digits, config: {lr: 3}}", "job.yaml:6: spec.trainer.config.lr", "did you mean learningRate?"),
+    ("{task: digits, config: {hidden: 3}}", "job.yaml:6: spec.trainer.config.hidden", "a list"),
+    ("{script: -m pkg.train --fast}", "job.yaml:6: spec.trainer.script", "write command: [torchrun, -m, pkg.train, --fast]"),
+    ("{task: digits, nprocPerNode: 2}", "job.yaml:6: spec.trainer.nprocPerNode", "spec.roles.worker.processesPerReplica"),
     ("{}", "job.yaml:6: spec.trainer", "exactly one of"),
     (
         "{task: digits, script: train.py}",
@@ -274,6 +313,46 @@ def test_all_problems_are_listed_in_the_order_of_the_file():
         "job.yaml:8 spec.batch.accumulationSteps",
         "job.yaml:8 spec.batch.globalSize",
     ]
+
+
+BOTH = [
+    ("  suspend: 'yes'\n  roles: {worker: {replicas: 4}}\n  batch: {globalSize: 3}\n", ["spec.suspend", "spec.batch.globalSize"]),
+    ("  foo: 1\n  roles: {worker: {resources: {limits: {gpu: 1}}}}\n", ["spec.foo", "spec.roles.worker.resources.limits.gpu"]),
+    ("  batch: {size: 1}\n  roles: {worker: {template: {spec: {toleration: []}}}}\n", ["spec.batch.size", f"{POD}.toleration"]),
+    (
+        "  managedBy:\n  checkpoint: {storage: {uri: /a}, keep: 1}\n",
+        ["spec.managedBy", "spec.checkpoint.storage.uri", "spec.checkpoint.keep"],
+    ),
+    ("  inputs: [{name: A, source: 'hf://a/b'}, {}]\n  queue: a\n", ["spec.inputs[1].name", "spec.inputs[1].source", "spec.queue"]),
+]
+
+
+@pytest.mark.parametrize(("text", "fields"), BOTH)
+def test_fields_of_a_wrong_type_do_not_hide_the_problems_of_others(text: str, fields: list[str]) -> None:
+    assert [line.split(": ")[1] for line in refusal(SPEC + text).splitlines()] == fields
+
+
+UNREAD = [
+    "  roles: {worker: {replicas: '4'}}\n  elastic: {minReplicas: 2, maxReplicas: 4}\n  batch: {globalSize: 8}\n",
+    "  communication: NCCL\n  roles: {worker: {resources: {limits: {nvidia.com/gpu: [1]}}}}\n",
+    "  roles: {worker: {replica: 4}}\n  checkpoint: {memory: {sizeMib: 64}}\n",
+]
+
+
+@pytest.mark.parametrize("text", UNREAD)
+def test_a_field_that_cannot_be_read_causes_no_second_problem(text: str) -> None:
+    assert len(refusal(SPEC + text).splitlines()) == 1
+
+
+def test_an_unknown_strategy_does_not_hide_other_problems_and_has_one_message():
+    text = SPEC.replace("DDP", "parameter_server") + "  checkpoint: {storage: {uri: /a}}\n  roles: {ps: {}}\n"
+    assert [line.split(": ")[1] for line in refusal(text).splitlines()] == ["spec.strategy", "spec.checkpoint.storage.uri"]
+
+
+def test_a_file_with_thousands_of_wrong_fields_shows_the_first_and_their_number():
+    lines = refusal(SPEC + "".join(f"  field{number}: 1\n" for number in range(3000))).splitlines()
+    assert len(lines) == MAX_PROBLEMS + 1
+    assert "2,900 more problems" in lines[0]
 
 
 def test_the_error_has_its_problems_without_file_and_line():

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from muster.admission.validate import problems
+from muster.admission.validate import problems, remarks
 from muster.api.job import TrainingJob
 from muster.strategies.registry import STRATEGIES
 from muster_contract.large_variables import LONGEST
@@ -81,6 +81,9 @@ RULES, PREFERRED = "requiredDuringSchedulingIgnoredDuringExecution", "preferredD
 TERMS = f"spec.affinity.nodeAffinity.{RULES}.nodeSelectorTerms"
 
 REFUSED = [
+    (template({"terminationGracePeriodSeconds": 5}), f"{WORKER}.spec.terminationGracePeriodSeconds", "gracePeriodSeconds: 5 in its place"),
+    ({"strategy": "JAX", "trainer": {"task": "gpt"}}, "spec.trainer.task", "JAX has no task gpt"),
+    ({"trainer": {"script": "-c 'pass'"}}, "spec.trainer.script", "write command: [torchrun, -c"),
     ({"managedBy": "muster"}, "spec.managedBy", "muster.dev/operator"),
     (
         {"scheduling": {"queue": "My Queue"}},
@@ -94,7 +97,7 @@ REFUSED = [
     ),
     ({"trainer": {}}, "spec.trainer", "exactly one of"),
     (
-        {"trainer": {"task": "a", "module": "b", "command": ["c"]}},
+        {"trainer": {"task": "digits", "module": "b", "command": ["c"]}},
         "spec.trainer",
         "exactly one of",
     ),
@@ -105,9 +108,9 @@ REFUSED = [
     ),
     ({"trainer": {"script": " "}}, "spec.trainer.script", "train.py"),
     ({"trainer": {"command": [""]}}, "spec.trainer.command[0]", "torchrun"),
-    ({"trainer": {"task": "a", "image": "my image"}}, "spec.trainer.image", "'my image'"),
+    ({"trainer": {"task": "digits", "image": "my image"}}, "spec.trainer.image", "'my image'"),
     (
-        {"trainer": {"task": "a", "code": {"configMap": {"name": "My_Code"}}}},
+        {"trainer": {"task": "digits", "code": {"configMap": {"name": "My_Code"}}}},
         "spec.trainer.code.configMap.name",
         "'My_Code'",
     ),
@@ -117,7 +120,7 @@ REFUSED = [
         "remove it",
     ),
     (
-        {"trainer": {"task": "a", "supervisor": "Disabled"}},
+        {"trainer": {"task": "digits", "supervisor": "Disabled"}},
         "spec.trainer.supervisor",
         "write command",
     ),
@@ -306,6 +309,20 @@ def test_a_job_that_cannot_run_is_refused_with_field_and_remedy(spec: dict, fiel
     """`fact` is the wrong value, or what to write instead."""
     [problem] = problems(job(spec))
     assert (problem.field, absent(problem.message, fact)) == (field, [])
+
+
+def test_a_template_may_lengthen_the_grace_period():
+    grace = {"checkpoint": {"gracePeriodSeconds": 30}}
+    assert messages(job({**template({"terminationGracePeriodSeconds": 45}), **grace})) == []
+    assert len(messages(job({**template({"terminationGracePeriodSeconds": 44}), **grace}))) == 1
+
+
+def test_settings_of_other_programs_that_resemble_shared_ones_get_a_remark():
+    for program in ({"module": "my.model"}, {"script": "train.py"}, {"command": ["x"]}):
+        written = job({"trainer": {**program, "config": {"epoch": 3, "layers": 2}}})
+        assert problems(written) == []
+        [remark] = remarks(written)
+        assert (remark.field, absent(remark.message, "did you mean epochs?")) == ("spec.trainer.config.epoch", [])
 
 
 def test_the_problems_include_those_of_the_strategy():

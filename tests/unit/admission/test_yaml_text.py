@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from muster.admission.yaml_text import MAX_DEPTH, UnreadableYamlError, read_yaml, write_yaml
+from muster.admission.yaml_text import MAX_DEPTH, MAX_NODES, UnreadableYamlError, read_yaml, write_yaml
 
 # The value of each word for `sigs.k8s.io/yaml` (tried with v1.6.0, which kubectl 1.34 uses).
 WORDS = [
@@ -114,3 +114,9 @@ def test_text_that_is_not_one_document_is_refused_with_its_line(text, line, mess
 @pytest.mark.parametrize("text", ["Y", "n", "yes", "~", "", "1e3", "0o17", "0x1F", "1_0", ".inf", "-5", "2026-11-23", "plain", "a: b", "é"])
 def test_written_text_is_read_back_as_text(text: str) -> None:
     assert read_yaml(write_yaml({text or "empty": text, "list": [text]})).data == {text or "empty": text, "list": [text]}
+
+
+@pytest.mark.parametrize("text", ["[" + "[]," * MAX_NODES + "]", "".join(f"a{number}: 1\n" for number in range(MAX_NODES))])
+def test_a_document_with_very_many_values_is_read_no_further(text: str) -> None:
+    with pytest.raises(UnreadableYamlError, match="more than 20,000 values"):
+        read_yaml(text)

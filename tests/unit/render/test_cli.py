@@ -57,6 +57,27 @@ def test_render_prints_the_same_as_json(job_file: Path) -> None:
     assert as_json["items"] == list(yaml.safe_load_all(muster("render", str(job_file)).stdout))
 
 
+def test_a_side_car_without_an_image_is_refused_with_the_name_of_the_trainer(job_file: Path) -> None:
+    template = "{spec: {containers: [{name: pytorch, env: []}]}}"
+    job_file.write_text(JOB.replace("replicas: 2", f"replicas: 2, template: {template}"))
+    ended = muster("validate", str(job_file))
+    assert ended.returncode == 11
+    assert absent(ended.stderr, "spec.roles.worker.template.spec.containers: pytorch has no image", "called trainer") == []
+
+
+def test_validate_does_not_claim_to_know_the_batches_of_a_script(job_file: Path) -> None:
+    assert "65 samples" in muster("validate", str(job_file)).stdout
+    job_file.write_text(JOB.replace("task: digits", "script: train.py"))
+    assert absent(muster("validate", str(job_file)).stdout, "samples", "learning rate") == ["samples", "learning rate"]
+
+
+def test_validate_warns_of_what_may_be_wrong(job_file: Path) -> None:
+    job_file.write_text(JOB.replace("task: digits", "module: my.model, config: {epoch: 3}"))
+    ended = muster("validate", str(job_file))
+    assert absent(ended.stderr, f"{job_file}: warning: spec.trainer.config.epoch", "epochs") == []
+    assert "is valid" in ended.stdout
+
+
 def test_render_reads_standard_input() -> None:
     assert muster("render", "-", stdin=JOB).stdout.count("kind: Pod") == 2
 

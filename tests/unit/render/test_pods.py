@@ -485,6 +485,13 @@ def test_a_forged_status_does_not_change_the_image_that_a_job_names() -> None:
     assert trainer_of(manifests_of(job)[1])["image"] == "own:1"
 
 
+@pytest.mark.parametrize(("given", "seconds"), [(5, 135), (300, 300)])
+def test_a_template_does_not_shorten_the_grace_period_of_a_program(given: int, seconds: int) -> None:
+    template = {"spec": {"terminationGracePeriodSeconds": given}}
+    pod = manifests_of(job_of(ddp(roles={"worker": {"template": template}})))[1]
+    assert pod["spec"]["terminationGracePeriodSeconds"] == seconds
+
+
 @pytest.mark.parametrize(("took", "granted"), [(None, 120), (10, 120), (200, 405)])
 def test_pods_get_a_longer_grace_period_if_saves_take_longer(took: float | None, granted: int) -> None:
     checkpoint = {"step": 7, "path": "step-7", "committedAt": "2026-11-21T12:00:00Z", "measuredSeconds": took}

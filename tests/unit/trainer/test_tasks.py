@@ -54,7 +54,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-
     [
         ({"learningrate": 0.1}, "spec.trainer.config.learningrate: there is no such key; did you mean learningRate?"),
         ({"epoch": 3}, "did you mean epochs?"),
-        ({"zzz": 3}, "write one of deterministic, epochs"),
+        ({"zzz": 3}, "write one of data, deterministic, epochs"),
         ({"epochs": 0}, "spec.trainer.config.epochs: a whole number of at least 1 is needed, found 0"),
         ({"epochs": True}, "spec.trainer.config.epochs"),
         ({"learningRate": float("nan")}, "spec.trainer.config.learningRate: a number above 0"),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from muster_contract.config import Key, wrong_values
+from muster_contract.config import Key, unknown_keys, wrong_values
 from muster_contract.errors import BadConfiguration
 
 
@@ -41,16 +40,8 @@ class Config(Mapping[str, Any]):
 def read_config(values: Mapping[str, Any], keys: tuple[Key, ...], *, others_allowed: bool, where: str = "spec.trainer.config") -> Config:
     """Checks `values` against `keys` and adds defaults. Raises BadConfiguration, which names the key below `where` and a remedy."""
     by_name = {key.name: key for key in keys}
-    if not others_allowed:
-        for name in values:
-            if name not in by_name:
-                raise BadConfiguration(f"{where}.{name}: there is no such key; {_suggestion(name, by_name)}")
+    for name, message in () if others_allowed else unknown_keys(values, by_name.values()):
+        raise BadConfiguration(f"{where}.{name}: {message}")
     for name, message in wrong_values(values, keys):
         raise BadConfiguration(f"{where}.{name}: {message}")
     return Config({name: key.default for name, key in by_name.items()} | dict(values))
-
-
-def _suggestion(name: str, names: Iterable[str]) -> str:
-    by_lower = {key.lower(): key for key in names}
-    near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
-    return f"did you mean {by_lower[near[0]]}?" if near else f"write one of {', '.join(sorted(names))}"

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from muster_contract.config import COMMON_KEYS, Key, choice, widths
 from muster_contract.errors import BadConfiguration
+from muster_contract.tasks import TASKS
 from muster_trainer.data import ArrayDataSet, permutation
 from muster_trainer.tasks.config import Config
 
@@ -25,7 +25,7 @@ LARGEST_PIXEL = 16.0
 TEST_EVERY = 5
 SPLIT_SEED = 20261121  # fixed, so that accuracies of different seeds are on the same test set
 
-KEYS: tuple[Key, ...] = (*COMMON_KEYS, choice("model", "mlp", "cnn"), widths("hidden", [64]))
+KEYS = TASKS["digits"].keys
 IDENTITY_KEYS = ("model", "hidden")
 
 

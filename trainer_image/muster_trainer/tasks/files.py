@@ -18,7 +18,6 @@ def _names(value: object) -> bool:
     return (isinstance(value, str) and value != "") or (isinstance(value, list) and value != [] and all(map(_names, value)))
 
 
-DATA = Key("data", None, "an object with format and train", lambda value: value is None or isinstance(value, dict))
 _FILES = "a file name, a pattern such as data/train-*, or a list of these"
 _KEYS = (
     choice("format", *FORMATS),

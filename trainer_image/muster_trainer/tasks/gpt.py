@@ -13,22 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from muster_contract.config import COMMON_KEYS, Key, number, whole
 from muster_contract.errors import BadConfiguration
+from muster_contract.tasks import TASKS
 from muster_trainer.data import ArrayDataSet
 from muster_trainer.tasks.config import Config
 
 CHARACTERS = 128  # ASCII
 TEST_EVERY = 10
 
-KEYS: tuple[Key, ...] = (
-    *COMMON_KEYS,
-    whole("layers", 2, least=1, most=96),
-    whole("heads", 4, least=1, most=128),
-    whole("width", 64, least=1, most=16384),
-    whole("context", 64, least=1, most=4096),
-    number("dropout", 0.0),
-)
+KEYS = TASKS["gpt"].keys
 IDENTITY_KEYS = ("layers", "heads", "width", "context")
 
 

@@ -61,6 +61,7 @@ from typing import Any
 
 from muster_contract.config import COMMON_KEYS
 from muster_contract.errors import BadConfiguration, TrainerError, UserError
+from muster_contract.tasks import no_task
 from muster_contract.text import text_of
 from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.data import DataSet
@@ -68,7 +69,7 @@ from muster_trainer.data.files.cache import cached
 from muster_trainer.host.framework import module_of
 from muster_trainer.tasks import digits, gpt, recommender, skewed
 from muster_trainer.tasks.config import Config, read_config
-from muster_trainer.tasks.files import DATA, dataset_in_files
+from muster_trainer.tasks.files import dataset_in_files
 
 BUNDLED = {"digits": digits, "gpt": gpt, "recommender": recommender, "skewed": skewed}
 
@@ -116,11 +117,9 @@ def load_task(spec: TrainerSpec) -> Task:
     """The task or module of a job. Raises BadConfiguration or UserError, which name the module and the function."""
     if spec.task is not None:
         if spec.task not in BUNDLED:
-            raise BadConfiguration(
-                f"spec.trainer.task: there is no task {spec.task!r}; write one of {', '.join(BUNDLED)}, or module: your_module for your own"
-            )
+            raise BadConfiguration(f"spec.trainer.task: {no_task(spec.task)}")
         bundled = BUNDLED[spec.task]
-        config = read_config(spec.config, (*bundled.KEYS, DATA), others_allowed=False)
+        config = read_config(spec.config, bundled.KEYS, others_allowed=False)
         framework, models = spec.strategy.framework, getattr(bundled, "MODELS", spec.task)
         if find_spec(f"{module_of(framework).__name__}.{models}") is None:
             raise BadConfiguration(f"spec.trainer.task: {framework.name} has no task {spec.task}; write another task or strategy")

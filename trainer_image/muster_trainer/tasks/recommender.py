@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from muster_contract.config import COMMON_KEYS, Key, whole
+from muster_contract.tasks import TASKS
 from muster_trainer.data import ArrayDataSet
 
 TASTES = 4  # dimensions of the true tastes of users and items
@@ -20,13 +20,7 @@ FIRST_SCALE = 0.3  # of the initial embeddings: products are small at first, but
 DATA_SEED = 20261121  # fixed, so that the data are the same for every seed of the training
 TEST_EVERY = 10
 
-KEYS: tuple[Key, ...] = (
-    *COMMON_KEYS,
-    whole("users", 400, least=2, most=10_000_000),
-    whole("items", 200, least=2, most=10_000_000),
-    whole("opinions", 40_000, least=100, most=100_000_000),
-    whole("embedding", 8, least=1, most=4096),
-)
+KEYS = TASKS["recommender"].keys
 IDENTITY_KEYS = ("users", "items", "opinions", "embedding")
 
 

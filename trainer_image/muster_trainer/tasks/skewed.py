@@ -7,17 +7,11 @@ module for this task.
 
 from __future__ import annotations
 
-from muster_contract.config import COMMON_KEYS, Key, choice, number, widths
+from muster_contract.tasks import TASKS
 from muster_trainer.tasks.digits import dataset
 
 __all__ = ["IDENTITY_KEYS", "KEYS", "MODELS", "dataset"]
 
 MODELS = "digits"
-KEYS: tuple[Key, ...] = (
-    *COMMON_KEYS,
-    choice("optimizer", "Adam", "SGD", "AdamW"),  # Adam, because a model this deep hardly trains with SGD
-    number("learningRate", 0.001, positive=True),
-    choice("model", "mlp"),
-    widths("hidden", [512, 512, 256, *[64] * 8]),
-)
+KEYS = TASKS["skewed"].keys
 IDENTITY_KEYS = ("hidden",)
