@@ -111,6 +111,43 @@ def test_each_checkpoint_of_trainer_is_committed_once_and_the_last_one_is_final(
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize("strategy", [{"eval_steps": 3}, {"eval_strategy": "epoch"}])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.thorough)])
+def test_an_evaluation_that_is_due_at_a_stop_of_trainer_is_made_up_with_what_follows_from_it(
+    tmp_path: Path, enter: Enter, strategy: dict[str, Any], workers: int
+) -> None:
+    from transformers import TrainerCallback
+
+    class AskToStop(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step == at - 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    def train(folder: str, *callbacks: Any, **found: Any) -> Any:
+        given = {"metric_for_best_model": "loss", "greater_is_better": True, "logging_steps": 1, "dataloader_num_workers": workers}
+        made = trainer(tmp_path / folder, *callbacks, **given, **strategy, save_strategy="steps", save_steps=3)
+        made.train(**found)
+        return made.state
+
+    def figures(state: Any, *names: str) -> list[Any]:
+        return [(entry["step"], *(entry[name] for name in names)) for entry in state.log_history if names[0] in entry]
+
+    at = 6 if "eval_strategy" in strategy else 3
+    enter(job_uid="undisturbed")
+    calm = train("calm")
+    (tmp_path / "storage").rename(tmp_path / "calm-storage")
+    enter()
+    assert train("disturbed", AskToStop()).global_step == at
+    enter(attempt=1)
+    found = muster.latest()
+    assert found is not None
+    disturbed = train("disturbed", resume_from_checkpoint=str(found.folder))
+    assert figures(disturbed, "eval_loss") == figures(calm, "eval_loss")
+    assert figures(disturbed, "loss", "grad_norm") == figures(calm, "loss", "grad_norm")
+    assert (disturbed.best_metric, disturbed.best_global_step) == (calm.best_metric, calm.best_global_step)
+
+
+@pytest.mark.torch
 @pytest.mark.parametrize("argument", ["save_only_model", "enable_jit_checkpoint"])
 def test_arguments_of_trainer_that_prevent_a_resume_are_refused_inside_muster(enter: Enter, argument: str) -> None:
     enter()
@@ -168,8 +205,13 @@ def test_a_fit_that_is_stopped_in_an_epoch_does_its_rest_first_and_ends_as_undis
         def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
             validated[-1] += 1
 
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            judged.append("val_loss" in logs)
+
+    judged: list[bool] = []
+
     def run(stop_at: int | None = None) -> list[np.ndarray[Any, Any]]:
-        places.clear(), validated.clear()
+        places.clear(), validated.clear(), judged.clear()
         watch = Watch()
         watch.stop_at = stop_at
         return fit(watch, validation_data=validation, validation_batch_size=2)[1]
@@ -184,6 +226,7 @@ def test_a_fit_that_is_stopped_in_an_epoch_does_its_rest_first_and_ends_as_undis
     run(stop_at=9)
     assert commits(sent) == [(4, "Periodic"), (8, "Periodic"), (9, "Stop")]
     assert validated == [3, 1], "the validation after a stop ends after its first batch"
+    assert judged == [True, False], "a figure of one batch must not make a model the best one"
 
     sent = enter(attempt=1)
     weights = run()
@@ -204,3 +247,225 @@ def test_a_fit_that_cannot_resume_is_refused(enter: Enter) -> None:
         muster.keras_callback(None, every_steps=0)
     with pytest.raises(muster.BadConfiguration, match="steps_per_epoch"):
         fit(steps_per_epoch=None)
+
+
+# Lightning
+
+BATCHES, BATCHES_A_STEP = 6, 2
+
+
+def lightning_losses(
+    folder: Path, *callbacks: Any, loader: Any, stop_at: int | None = None, **arguments: Any
+) -> tuple[list[int], list[str]]:
+    """Resumes a small training of three epochs with Dropout, which accumulates gradients. The steps of the
+    validated batches, and the loss of each batch."""
+    import lightning.pytorch as pl
+    import torch
+
+    losses: list[str] = []
+
+    class Model(pl.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.3), torch.nn.Linear(8, 1))
+
+        def training_step(self, batch: Any, index: int) -> Any:
+            loss = (self.network(batch) - batch.sum(1, keepdim=True)).pow(2).mean()
+            losses.append(float(loss).hex())
+            if len(losses) == stop_at:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return loss
+
+        def validation_step(self, batch: Any, index: int) -> None:
+            validated.append(self.trainer.global_step)
+            self.log("size", (self.network(batch) ** 2).mean())
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.Adam(self.parameters(), lr=0.05)
+
+    validated: list[int] = []
+    pl.seed_everything(0)
+    given = {
+        "max_epochs": 3,
+        "accumulate_grad_batches": BATCHES_A_STEP,
+        "num_sanity_val_steps": 0,
+        "enable_checkpointing": False,
+        **arguments,
+    }
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        devices=1,
+        logger=False,
+        num_sanity_val_steps=0,
+        enable_progress_bar=False,
+        default_root_dir=folder,
+        callbacks=[*callbacks, muster.lightning_callback(every_steps=100)],
+        **given,
+    )
+    model = Model()
+    data = torch.randn(2 * BATCHES, 4, generator=torch.Generator().manual_seed(1))
+    validation = torch.utils.data.DataLoader(data[:4], batch_size=2)
+    newest = muster.latest()
+    trainer.fit(model, loader(data, trainer), validation, ckpt_path=newest / "lightning.ckpt" if newest else None)
+    return validated, losses
+
+
+def shuffled(*, noise: float = 0.1, has_generator: bool = False, **arguments: Any) -> Callable[..., Any]:
+    def loader(data: Any, trainer: Any) -> Any:
+        import torch
+
+        class Noisy(torch.utils.data.Dataset[Any]):
+            """Samples with noise from the generator of the process that reads them."""
+
+            def __len__(self) -> int:
+                return len(data)
+
+            def __getitem__(self, index: int) -> Any:
+                return data[index] + noise * torch.randn(4)
+
+        own = {"generator": torch.Generator().manual_seed(7)} if has_generator else {}
+        return torch.utils.data.DataLoader(Noisy(), batch_size=2, shuffle=True, **own, **arguments)
+
+    return loader
+
+
+LOADERS = {
+    "of this process": shuffled(),
+    "with a generator of its own": shuffled(has_generator=True),
+    "with workers": shuffled(num_workers=2),
+    "with persistent workers": shuffled(noise=0.0, num_workers=2, persistent_workers=True),
+}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("stop_at", "name"),
+    [(10, name) for name in LOADERS]
+    + [(12, "with workers")]
+    + [pytest.param(stop_at, name, marks=pytest.mark.thorough) for stop_at in (4, 12) for name in LOADERS],
+)
+def test_a_lightning_training_that_is_stopped_resumes_with_the_losses_of_an_undisturbed_one(
+    enter: Enter, tmp_path: Path, name: str, stop_at: int
+) -> None:
+    enter(job_uid="undisturbed")
+    _, expected = lightning_losses(tmp_path, loader=LOADERS[name])
+    (tmp_path / "storage").rename(tmp_path / "calm")
+    assert len(expected) == 3 * BATCHES
+
+    sent = enter()
+    _, first = lightning_losses(tmp_path, loader=LOADERS[name], stop_at=stop_at)
+    assert commits(sent) == [(stop_at // BATCHES_A_STEP, "Stop")]
+    enter(attempt=1)
+    _, second = lightning_losses(tmp_path, loader=LOADERS[name])
+    assert first == expected[:stop_at]
+    assert second == expected[stop_at:]
+
+
+@pytest.mark.torch
+def test_a_validation_that_is_due_at_a_stop_of_lightning_is_made_up_with_what_follows_from_it(enter: Enter, tmp_path: Path) -> None:
+    from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+
+    def train(**stop: Any) -> tuple[list[int], list[str], Any, Any]:
+        best = ModelCheckpoint(tmp_path / "best", "{step}", monitor="size", save_top_k=1)
+        patience = EarlyStopping("size", patience=100)
+        given = {"loader": LOADERS["of this process"], "enable_checkpointing": True, "val_check_interval": 4, **stop}
+        return *lightning_losses(tmp_path, best, patience, **given), best, patience
+
+    enter(job_uid="undisturbed")
+    validated, expected, best, patience = train()
+    assert validated == [2, 2, 5, 5, 8, 8]
+    (tmp_path / "storage").rename(tmp_path / "calm")
+    (tmp_path / "best").rename(tmp_path / "best-calm")
+
+    enter()
+    validated, first, stopped, _ = train(stop_at=10)
+    assert validated == [2, 2], "the one at step 5 could take longer than the grace period"
+    assert Path(stopped.best_model_path).name == "step=2.ckpt", "an epoch that is not over is not judged"
+    enter(attempt=1)
+    validated, second, resumed, waited = train()
+    assert validated == [5, 5, 8, 8]
+    assert first + second == expected
+    assert (resumed.best_model_score, waited.wait_count) == (best.best_model_score, patience.wait_count)
+    assert Path(resumed.best_model_path).name == Path(best.best_model_path).name
+
+
+@pytest.mark.torch
+def test_a_lightning_loader_whose_place_is_unknown_is_named_and_keeps_the_place_that_it_finds_itself(
+    enter: Enter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def placed(data: Any, trainer: Any) -> Any:
+        import torch
+
+        class FromStep(torch.utils.data.Sampler[int]):
+            def __iter__(self) -> Iterator[int]:
+                order = torch.randperm(len(data), generator=torch.Generator().manual_seed(trainer.current_epoch)).tolist()
+                return iter(order[2 * (trainer.global_step * BATCHES_A_STEP % BATCHES) :])
+
+            def __len__(self) -> int:
+                return len(data)
+
+        return torch.utils.data.DataLoader(data, batch_size=2, sampler=FromStep())
+
+    enter(job_uid="undisturbed")
+    _, expected = lightning_losses(tmp_path, loader=placed)
+    (tmp_path / "storage").rename(tmp_path / "calm")
+    enter()
+    _, first = lightning_losses(tmp_path, loader=placed, stop_at=10)
+    sent = enter(attempt=1)
+    _, second = lightning_losses(tmp_path, loader=placed)
+    assert first + second == expected
+    [notice] = [event["message"] for event in sent if event["event"] == "notice"]
+    assert "FromStep" in notice
+    assert "state_dict()" in notice
+    assert notice in capsys.readouterr().err
+
+
+# Accelerate
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("stop_at", [4, 6])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loop_with_accelerate_that_loads_its_state_after_the_first_batch_resumes_with_the_losses_of_an_undisturbed_one(
+    enter: Enter, tmp_path: Path, workers: int, stop_at: int
+) -> None:
+    """The loop of docs/own-loop.md."""
+    import torch
+    from accelerate import Accelerator, utils  # type: ignore[import-untyped]
+
+    def train(stop_at: int | None = None) -> list[str]:
+        torch.manual_seed(0)
+        accelerator = Accelerator(cpu=True, dataloader_config=utils.DataLoaderConfiguration(use_seedable_sampler=True))
+        plain = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.3), torch.nn.Linear(8, 1))
+        data = torch.randn(12, 4, generator=torch.Generator().manual_seed(1))
+        loaded = torch.utils.data.DataLoader(data, batch_size=2, shuffle=True, num_workers=workers)
+        model, optimizer, loader = accelerator.prepare(plain, torch.optim.Adam(plain.parameters(), lr=0.05), loaded)
+        losses = []
+        if newest := muster.latest():
+            accelerator.load_state(str(newest.folder))
+        done = newest.step if newest else 0
+        for epoch in range(done // len(loader), 3):
+            loader.set_epoch(epoch)
+            skipped = done % len(loader)
+            for batch in accelerator.skip_first_batches(loader, skipped):
+                if newest and skipped:
+                    accelerator.load_state(str(newest.folder))
+                newest = None
+                optimizer.zero_grad()
+                loss = (model(batch) - batch.sum(1, keepdim=True)).pow(2).mean()
+                accelerator.backward(loss)
+                optimizer.step()
+                losses.append(loss.item().hex())
+                done += 1
+                if done == stop_at:
+                    with muster.checkpoint(done) as folder:
+                        accelerator.save_state(str(folder))
+                    return losses
+        return losses
+
+    enter(job_uid="undisturbed")
+    expected = train()
+    enter()
+    first = train(stop_at)
+    enter(attempt=1)
+    assert first + train() == expected

@@ -120,6 +120,16 @@ def phase(activity: Activity) -> None:
     _session().phase(activity)
 
 
+def resumed_from() -> Checkpoint | None:
+    """The result of the last call of `latest`, which does not read the checkpoint again."""
+    return _session().found
+
+
+def notify(message: str) -> None:
+    """Shows `message` in the log and in the events of the job, once."""
+    _session().notify_once(message)
+
+
 class Session:
     """The state of one process."""
 
@@ -135,6 +145,7 @@ class Session:
         self._total: int | None = None
         self._resumed = False
         self._resume_point: ResumePoint | None = None
+        self.found: Checkpoint | None = None
         self._reported = -math.inf
         self._last: tuple[int, float] | None = None
 
@@ -268,16 +279,16 @@ class Session:
             for message in point.warnings:
                 self.sender.send(NoticeEvent(reason=NoticeReason.CHECKPOINT_DAMAGED, message=message))
                 self._complain(message)
-        checkpoint = self.saves.read(point)
+        self.found = self.saves.read(point)
         self.phase(Activity.TRAINING)
-        return checkpoint
+        return self.found
 
     def checkpoint_copy(self, step: int, source: Path, seconds: float) -> None:
         if self.saves is not None:
             with self.checkpoint(step, shared=False, earlier=seconds) as folder:
                 copy_share(self.ranks, source, folder)
         elif self._replica is not None:
-            self._notify_once(NO_STORAGE)
+            self.notify_once(NO_STORAGE)
 
     @contextmanager
     def checkpoint(self, step: int, shared: bool, *, earlier: float = 0.0) -> Iterator[Path]:
@@ -312,7 +323,7 @@ class Session:
     def _without_storage(self, together: Ranks) -> Iterator[Path]:
         """A temporary folder that these ranks share. It is removed when all have written."""
         if self._replica is not None:
-            self._notify_once(NO_STORAGE)
+            self.notify_once(NO_STORAGE)
         folder = together.broadcast(tempfile.mkdtemp(prefix="muster-save-") if together.rank == 0 else "")
         try:
             yield Path(folder)
@@ -322,7 +333,7 @@ class Session:
                 shutil.rmtree(folder, ignore_errors=True)
 
     @functools.cache  # noqa: B019 (the session lives as long as the process)
-    def _notify_once(self, message: str) -> None:
+    def notify_once(self, message: str) -> None:
         self.sender.send(NoticeEvent(message=message))
         self._complain(message)
 

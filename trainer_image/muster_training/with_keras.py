@@ -67,9 +67,12 @@ class MusterCallback(keras.callbacks.Callback):  # type: ignore[misc]
         if self._stopping:
             self.model.stop_evaluating = True  # a validation may take longer than the grace period
 
-    def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         if self._cut:
             self._cut = self.model.stop_training = False
+        if self._stopping and logs:  # figures of a part of the validation data, which must not make a model the best one
+            for name in [name for name in logs if name.startswith("val_")]:
+                logs.pop(name)
 
     def _save(self) -> None:
         with checkpoint(self._step) as folder:

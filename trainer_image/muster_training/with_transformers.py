@@ -6,22 +6,33 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.trainer_pt_utils import safe_globals
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy, SaveStrategy
 
 from muster_contract.errors import BadConfiguration
 from muster_contract.events import Activity
-from muster_training.session import checkpoint_copy, environment, phase, report, report_metrics, should_stop
+from muster_training.generators import States, read_states, set_states
+from muster_training.session import checkpoint_copy, environment, phase, report, report_metrics, resumed_from, should_stop
 
 
 class MusterCallback(TrainerCallback):
-    """Reports each step of the optimizer, and commits what Trainer has saved."""
+    """Reports each step of the optimizer, and commits what Trainer has saved.
+
+    A stop leaves out an evaluation that is due at its step, because it may take longer than the grace period. The resumed run makes it up
+    before its first step, with what Trainer does after an evaluation.
+    """
 
     def __init__(self) -> None:
         self._saved: int | None = None
         self._stopping = False
         self._began = 0.0
         self._activity = Activity.TRAINING
+        self._makes_up = False
+        self._figures: dict[str, float] = {}
+        self._states: States | None = None
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._saved = state.global_step
@@ -31,6 +42,27 @@ class MusterCallback(TrainerCallback):
             raise BadConfiguration("save_only_model: a checkpoint without the optimizer cannot be resumed; leave the argument out")
         if args.enable_jit_checkpoint:
             raise BadConfiguration("enable_jit_checkpoint: Muster's callback saves at a stop, on all ranks; leave the argument out")
+        if self._saved and _lacks_evaluation(args, state):
+            self._makes_up = True
+            self._evaluates_on_start, args.eval_on_start = args.eval_on_start, True
+            phase(Activity.EVALUATING)
+            _set_saved_states(args, state.global_step)
+
+    def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self._makes_up:
+            self._makes_up = False
+            args.eval_on_start = self._evaluates_on_start
+            self._states = read_states([])
+            _judge(args, state, self._figures)
+            if isinstance(scheduler := kwargs["lr_scheduler"], torch.optim.lr_scheduler.ReduceLROnPlateau):
+                scheduler.step(self._figures[_metric(args)])
+
+    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self._states:  # Trainer has set the states of before the evaluation
+            set_states({**self._states, "cuda": None}, [])
+            self._states = None
+            if _is_between_epochs(state) and getattr(kwargs["train_dataloader"], "generator", None) is None:
+                torch.empty((), dtype=torch.int64).random_()  # the seed of the epoch's workers, which DataLoader has drawn
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if not control.should_log:  # otherwise `on_log` reports the step with its loss
@@ -48,6 +80,7 @@ class MusterCallback(TrainerCallback):
         report_metrics(state.global_step, {name: value for name, value in logs.items() if name not in ("loss", "epoch")})
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._figures = kwargs["metrics"]
         self._expect(control)
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -70,3 +103,48 @@ class MusterCallback(TrainerCallback):
         if expected is not self._activity:
             self._activity = expected
             phase(expected)
+
+
+def _lacks_evaluation(args: TrainingArguments, state: TrainerState) -> bool:
+    """Whether an evaluation was due at the step of the checkpoint, and was left out."""
+    if any(entry.get("step") == state.global_step and "eval_runtime" in entry for entry in state.log_history):
+        return False
+    if args.eval_strategy == IntervalStrategy.EPOCH:
+        return _is_between_epochs(state) and args.eval_delay <= (state.epoch or 0)
+    if args.eval_strategy == IntervalStrategy.STEPS:
+        return state.global_step % state.eval_steps == 0 and args.eval_delay <= state.global_step
+    return False
+
+
+def _is_between_epochs(state: TrainerState) -> bool:
+    return float(state.epoch or 0).is_integer()
+
+
+def _set_saved_states(args: TrainingArguments, step: int) -> None:
+    """Puts the random generators into the states that Trainer has saved. It sets them only after the evaluation."""
+    newest = resumed_from()
+    name = f"rng_state_{args.process_index}.pth" if args.world_size > 1 else "rng_state.pth"
+    if newest and newest.step == step and (newest / name).is_file():
+        with safe_globals():  # type: ignore[no-untyped-call]
+            saved = torch.load(newest / name, weights_only=True)
+        kind, keys, *rest = saved["numpy"]
+        keys = torch.from_numpy(np.asarray(keys, dtype=np.int64))
+        set_states({"python": saved["python"], "numpy": [kind, keys, *rest], "cpu": saved["cpu"], "cuda": None, "own": []}, [])
+
+
+def _judge(args: TrainingArguments, state: TrainerState, figures: dict[str, float]) -> None:
+    """Updates the best figure, as Trainer does after an evaluation (`Trainer._determine_best_metric`)."""
+    figure = figures.get(_metric(args))
+    if figure is None:
+        return
+    best = state.best_metric
+    if best is None or (figure > best if args.greater_is_better else figure < best):
+        state.best_metric = figure
+        if args.save_strategy != SaveStrategy.NO:
+            state.best_global_step = state.global_step
+
+
+def _metric(args: TrainingArguments) -> str:
+    """The name of the figure that tells which model is best."""
+    name = args.metric_for_best_model or ""
+    return name if name.startswith("eval_") else f"eval_{name}"

@@ -13,6 +13,8 @@ from muster.cli.on_cluster import cluster_options, on_cluster
 from muster.cli.pages import history_storage
 from muster.cli.refusal import RefusalError
 
+MOST_LOG_BYTES, LOG_LINES = 64 << 10, 50
+
 if TYPE_CHECKING:
     from muster.report.page import Page
 
@@ -71,10 +73,16 @@ def page_of_run(run_dir: Path, *, against: Path | None) -> Page:
     """The page of a run directory."""
     from muster.measure.figures import figures_of
     from muster.report.history import ReportError
-    from muster.report.run import read_run, run_page
+    from muster.report.job import JobView, Log, job_page
+    from muster.report.run import read_any_run, read_run, run_page
+    from muster.report.storage import tail_of
 
     try:
-        run = read_run(run_dir)
+        run = read_any_run(run_dir)
+        if not run.history.steps:
+            files = sorted(run_dir.glob(f"attempts/{run.status.attempt}/*/log.txt"))
+            logs = [Log(each.parent.name, tail_of(each, MOST_LOG_BYTES).splitlines()[-LOG_LINES:]) for each in files]
+            return job_page(JobView(run.name, run.shown_state, run.status, job_yaml=run.job_yaml, logs=logs))
         page = run_page(run, against=read_run(against) if against else None)
     except ReportError as error:
         raise RefusalError(str(error)) from error

@@ -50,7 +50,8 @@ def decide(
     step = transition(old, facts)
     facts = step.facts
     status = present(step.status, step.state, facts)
-    postponed = is_write_postponed(old, status, facts)
+    # The replicas of an ended job report for a short time only, so nothing is postponed.
+    postponed = not isinstance(step.state, Ended) and is_write_postponed(old, status, facts)
     wake = _wake_time(status, step.state, facts, next_write=next_write_time(facts) if postponed else None)
     if _begins_acknowledged(old, status, facts):
         wake = now + _AT_ONCE

@@ -11,9 +11,10 @@ from muster.lifecycle.changes import attempt_changes, changed_condition, new_not
 from muster.lifecycle.present.message import failure_sentence
 from muster.lifecycle.recording.phases import recovery_sentence
 from muster.local.outcome import last_failure
-from muster.report.page import rounded
+from muster.report.page import duration, rounded
 from muster.report.storage import tail_of
 from muster_contract.codes import ExitCode
+from muster_contract.metric_names import of_the_model
 
 LONGEST = 400  # characters of a replica's message in one line
 LOG_LINES = 15
@@ -93,19 +94,9 @@ def figures(status: TrainingJobStatus) -> list[str]:
     return parts
 
 
-def duration(seconds: float) -> str:
-    """A duration such as `42 s`, `3:05` or `2:03:05`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
 def success(job: TrainingJob, directory: Path) -> list[str]:
     """The last lines about a job that succeeded."""
-    metrics = (job.status.progress.metrics if job.status.progress else None) or {}
+    metrics = of_the_model((job.status.progress.metrics if job.status.progress else None) or {})
     evaluated = [f"evaluation: {', '.join(f'{name} {value:.4g}' for name, value in metrics.items())}"] if metrics else []
     return [success_sentence(job), *evaluated, f"logs and checkpoints: {directory}"]
 

@@ -86,14 +86,36 @@ def findings(outcomes: Sequence[Outcome]) -> list[Finding]:
     failed = [one.name for one in outcomes if one.figures is None]
     results = []
     if done:
-        name, best = min(done, key=lambda one: one[1].training_seconds)
-        base, first = done[0]
-        gain = first.training_seconds / best.training_seconds
-        against = f", {gain:.2f} times as fast as {base}" if name != base else f"; no other variant is faster than {base}, the first"
-        results.append(Finding(f"{name} trains fastest: {best.training_seconds:.1f} s{against}.", "good"))
+        results.append(_fastest(done))
     if failed:
         results.append(Finding(f"{', '.join(failed)} failed; their last output is below.", "bad"))
     return results
+
+
+def _fastest(done: Sequence[tuple[str, RunFigures]]) -> Finding:
+    """Which variant takes the shortest time for its samples, by the median step. The time of the training as a whole also has pauses of the
+    machine, so it does not decide. Variants whose intervals overlap cannot be told apart."""
+    base, first = done[0]
+    if len(done) == 1:
+        return Finding(f"{base} trained for {first.training_seconds:.1f} s.")
+    if not all(figures.step_seconds for _, figures in done):
+        return Finding("The programs do not report the time of their steps, so the variants cannot be compared.")
+    has_samples = all(figures.step_samples for _, figures in done)
+
+    def cost(figures: RunFigures, step_seconds: float) -> float:
+        return step_seconds / (figures.step_samples if has_samples else 1.0)
+
+    name, best = min(done, key=lambda one: cost(one[1], one[1].step_seconds))
+    slowest = cost(best, best.interval[1])
+    alike = [other for other, figures in done if other != name and cost(figures, figures.interval[0]) <= slowest]
+    if alike:
+        return Finding(
+            f"Too short to tell whether {name} or {' or '.join(alike)} trains fastest: the 95 % intervals of their steps overlap. "
+            "Train for more steps, with nothing else on the machine."
+        )
+    gain = cost(first, first.step_seconds) / cost(best, best.step_seconds)
+    against = f", {gain:.2f} times as fast as {base}" if name != base else f"; no other variant is faster than {base}, the first"
+    return Finding(f"{name} trains fastest: {1e3 * best.step_seconds:.3g} ms a step{against}.", "good")
 
 
 def _times(done: Sequence[tuple[Outcome, RunFigures]]) -> Bars:

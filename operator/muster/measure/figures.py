@@ -8,7 +8,7 @@ from math import ceil, floor, sqrt
 from statistics import fmean, median
 
 from muster.report.history import History
-from muster.report.run import Run
+from muster.report.run import Run, last_evaluation
 
 NORMAL_95 = 1.96
 
@@ -35,6 +35,8 @@ class RunFigures:
     metrics: Mapping[str, float]
     step_share: float
     """The share of the training time that is in steps."""
+    step_samples: float = 0.0
+    """The samples of a step; 0 if the program does not report them."""
 
     def shown(self) -> dict[str, str]:
         """The figures for the page of a run: name -> value with its unit."""
@@ -76,8 +78,9 @@ def figures_of(run: Run) -> RunFigures:
         input_stall=sum(step.input_seconds for step in steady) / max(sum(seconds), 1e-9),
         peak_bytes=max((one.peak_bytes for one in history.trainings if one.peak_bytes is not None), default=None),
         loss=curve[-1].loss_value,
-        metrics=history.evaluations[-1].metrics if history.evaluations else {},
+        metrics=evaluation.metrics if (evaluation := last_evaluation(history)) else {},
         step_share=stepping / training if training else 0.0,
+        step_samples=median(step.samples for step in steady),
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from muster.api.status import TrainingJobStatus
 from muster.report.history import History
-from muster.report.page import Cell, Finding, Folded, Page, Section, Source, Story, Table, rounded
+from muster.report.page import Cell, Finding, Folded, Page, Section, Source, Story, Table, duration, rounded
 from muster.report.plots import Bar, Bars, Line, Lines
 from muster.report.run import ENVIRONMENT, PHASE_TITLES, Run, clock, end_of, ending, run_page, seconds_of_phases
 from muster.report.timeline import Kind
@@ -56,13 +56,13 @@ def job_page(job: JobView) -> Page:
     if history is not None:
         page = run_page(Run(name=job.name, job_yaml="", status=job.status, history=history, state=job.state))
         sections = [each for each in page.sections if each.title != ENVIRONMENT or history.fingerprints]
-        subtitle, figures = page.subtitle, page.figures or {}
+        subtitle, figures, found = page.subtitle, page.figures or {}, page.findings
         newest = max(history.curve)
         later = [point for point in job.points if point.step > newest]
         if len(later) > 1:
             sections.insert(2, Section("Loss since then", [_loss(later)]))
     else:
-        subtitle, figures, sections = _since(job), {}, list(_sections(job))
+        subtitle, figures, found, sections = _since(job), {}, (), list(_sections(job))
     if job.explanation:
         sections.insert(1, Section("Explanation", [Source("\n".join(job.explanation))]))
     if job.logs:
@@ -73,7 +73,7 @@ def job_page(job: JobView) -> Page:
     return Page(
         title=f"{job.name}: {job.state}",
         subtitle=subtitle,
-        findings=[*findings, *(Finding(note) for note in job.notes)],
+        findings=[*findings, *found, *(Finding(note) for note in job.notes)],
         figures={**_status_figures(job.status), **figures},
         sections=sections,
     )
@@ -110,7 +110,7 @@ def _status_figures(status: TrainingJobStatus) -> dict[str, str]:
         if progress.samples_per_second:
             shown["samples/s"] = f"{progress.samples_per_second:,.0f}"
         if progress.eta_seconds is not None and not status.phase.final:
-            shown["left"] = f"{progress.eta_seconds:,} s"
+            shown["left"] = duration(progress.eta_seconds)
     if status.checkpoint is not None:
         shown["saved at step"] = str(status.checkpoint.step)
     if status.attempts:

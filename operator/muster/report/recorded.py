@@ -81,6 +81,8 @@ class Recorded:
         """How the last attempt ended, in a few words."""
         words = [each.record.last_words for each in self.last]
         failed = next((each for each in words if each is not None and each.code != ExitCode.COMPLETED), None)
+        if failed is not None and failed.code == ExitCode.PREEMPTED:
+            return "Stopped"  # by whoever deleted the job, or by an eviction: the replicas cannot tell
         if failed is not None:
             return f"Ended ({failed.reason or failed.code})"
         return Phase.SUCCEEDED.value if all(words) else "Ended"

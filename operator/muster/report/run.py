@@ -6,18 +6,22 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
+
+import yaml
 
 from muster.api.status import AttemptRecord, Phases, TrainingJobStatus
 from muster.report.curves import compare
-from muster.report.history import History, ReportError, read_history
+from muster.report.history import History, ReportError, history_of, read_history
 from muster.report.page import Cell, Finding, Page, Section, Source, Story, Table
-from muster.report.plots import Bar, Bars, Line, Lines
+from muster.report.plots import SERIES, Bar, Bars, Line, Lines
 from muster.report.storage import MOST_RUN_BYTES, content_of
 from muster.report.timeline import Kind, Span, coarse, goodput, seconds_by_kind, timeline
-from muster_contract.events import ResumeSource
+from muster_contract.events import Evaluation, ResumeSource, Step
+from muster_contract.metric_names import of_the_model
 
 _PHASES = tuple(field.name for field in fields(Phases))
 PHASE_TITLES = tuple(f"{name.removesuffix('_seconds').replace('_', ' ')}, s" for name in _PHASES)
@@ -30,6 +34,8 @@ MOST_SEGMENTS = 2000
 MOST_ATTEMPTS = 100
 """The newest attempts, which have a line, a mark or a row each. Drawing more takes minutes, and nobody could read them."""
 ENVIRONMENT = "Environment of each process"
+TOTALS = {"steps redone", "goodput", "wall time"}
+"""Figures that are unknown if attempts are not recorded. The status of the job may have them."""
 INTERRUPTED = {"Suspended", "Preempted"}
 METRICS = {"stalenessMean": "mean staleness in updates", "stalenessMost": "most staleness in updates"}
 """Names of the trainer's own metrics. Other metrics keep the names that their task gives them."""
@@ -76,12 +82,12 @@ def run_page(run: Run, *, against: Run | None = None) -> Page:
     redone = f"The broad pale line shows the {len(history.redone)} steps that were lost in a failure and done again by the next attempt."
     return Page(
         title=f"{run.name}: {run.shown_state}",
-        subtitle=f"{clock(run.begin, with_date=True)} to {clock(run.end, with_date=True)} UTC",
-        findings=list(_verdict(history, against)),
+        subtitle=_times(run),
+        findings=[*_verdict(history, against), *_gap(history)],
         figures=_figures(run, totals),
         sections=[
             Section("What happened", [Story(story(run))]),
-            Section("Loss", [_loss(history), *([redone] if history.redone else [])]),
+            Section("Loss", [_loss(history, against), *([redone] if history.redone else [])]),
             Section("Throughput", [_throughput(history, run.begin)]),
             Section("Where the time went", [_timeline(spans, totals, run.begin)]),
             Section("Attempts", [_attempts(run), *_left_out(history), PHASES_NOTE]),
@@ -89,6 +95,12 @@ def run_page(run: Run, *, against: Run | None = None) -> Page:
             *([Section("Job", [Source(run.job_yaml)])] if run.job_yaml else []),
         ],
     )
+
+
+def _times(run: Run) -> str:
+    """When the run began, and when it ended if it has."""
+    began, last = clock(run.begin, with_date=True), clock(run.end, with_date=True)
+    return f"{began} to {last} UTC" if run.state or run.status.phase.final else f"Began {began} UTC; last event {last} UTC"
 
 
 PHASES_NOTE = (
@@ -103,8 +115,23 @@ def _verdict(history: History, against: Run | None) -> Iterator[Finding]:
         yield Finding(f"Compared with {against.name}: {verdict.sentence()}.", "good" if verdict.identical else "bad")
 
 
-def _loss(history: History) -> Lines:
-    """Loss over steps. Steps that were lost and redone stay visible. Each restart has a mark at the step from which it resumed."""
+def unrecorded(history: History) -> list[int]:
+    """The attempts of which nothing is recorded. The supervisors of a lost node cannot store what they have recorded."""
+    return sorted(set(range(max(history.attempt_spans, default=0))) - history.attempt_spans.keys())
+
+
+def _gap(history: History) -> Iterator[Finding]:
+    missing = unrecorded(history)
+    if missing:
+        first = min(history.curve, default=0)
+        steps = f" Steps 1 to {first - 1} are missing." if first > 1 else ""
+        numbers = f"attempt {missing[0]}" if len(missing) == 1 else f"{len(missing)} earlier attempts"
+        yield Finding(f"Nothing is recorded of {numbers}, so the page has no totals.{steps}")
+
+
+def _loss(history: History, against: Run | None = None) -> Lines:
+    """Loss over steps. Steps that were lost and redone stay visible. Each restart has a mark at the step from which it resumed. The curve
+    of the other run has its name at its end."""
     curve, redone = list(history.curve.values()), history.redone
     attempts = sorted({step.attempt for step in redone})[-MOST_ATTEMPTS:]
     lost = [[step for step in redone if step.attempt == attempt] for attempt in attempts]
@@ -113,7 +140,8 @@ def _loss(history: History) -> Lines:
         y_label="loss",
         lines=[
             *(Line([(s.step, s.loss_value) for s in steps], colour="faint", width=3.2) for steps in lost),
-            Line([(s.step, s.loss_value) for s in curve], width=1.3),
+            *([_other(against)] if against else []),
+            Line([(s.step, s.loss_value) for s in curve], width=1.3, label="this run" if against else ""),
         ],
         marks=[(start.step, f"attempt {start.attempt} resumes at step {start.step}") for start in history.starts[1:][-MOST_ATTEMPTS:]],
         log_y=all(s.loss_value > 0 for s in curve if math.isfinite(s.loss_value)),
@@ -121,18 +149,37 @@ def _loss(history: History) -> Lines:
     )
 
 
+def _other(run: Run) -> Line:
+    return Line([(s.step, s.loss_value) for s in run.history.curve.values()], run.name, SERIES[1], width=2.6)
+
+
 def _throughput(history: History, begin: float) -> Lines:
-    """Samples per second over the seconds since the run began. Each point is the mean of some steps, fewer in a short attempt."""
+    """Samples per second over the seconds since the run began, or steps per second if the program does not report samples. Each point is
+    the mean of some steps, fewer in a short attempt."""
     lines, marks = [], []
+    counts_samples = any(step.samples for step in history.steps)
     for number in history.attempts[-MOST_ATTEMPTS:]:
         steps = [step for step in history.steps if step.attempt == number]
         size = min(SMOOTHING, max(1, len(steps) // FEWEST_POINTS))
         groups = [steps[at : at + size] for at in range(0, len(steps), size)]
-        lines.append(
-            Line([(g[-1].time - begin, sum(s.samples for s in g if s.seconds) / max(sum(s.seconds for s in g), 1e-9)) for g in groups])
-        )
+        rates = [_samples_rate(group) for group in groups] if counts_samples else _step_rates(groups)
+        lines.append(Line([(group[-1].time - begin, rate) for group, rate in zip(groups, rates, strict=True)]))
         marks.append((steps[0].time - steps[0].seconds - begin, f"attempt {number}"))
-    return Lines(x_label="seconds since the run began", y_label="samples/s", lines=lines, marks=marks, height=2.6)
+    unit = "samples/s" if counts_samples else "steps/s"
+    return Lines(x_label="seconds since the run began", y_label=unit, lines=lines, marks=marks, height=2.6)
+
+
+def _samples_rate(steps: Sequence[Step]) -> float:
+    return sum(step.samples for step in steps if step.seconds) / max(sum(step.seconds for step in steps), 1e-9)
+
+
+def _step_rates(groups: Sequence[Sequence[Step]]) -> list[float]:
+    """Steps per second of each group, from the times of their last steps. The first has no step before it, so it is a gap."""
+    rates = [math.nan]
+    for before, group in pairwise(groups):
+        seconds = group[-1].time - before[-1].time
+        rates.append((group[-1].step - before[-1].step) / seconds if seconds > 0 else math.nan)
+    return rates
 
 
 def _timeline(spans: Sequence[Span], totals: Mapping[Kind, float], begin: float) -> Bars:
@@ -167,10 +214,18 @@ def story(run: Run) -> list[str]:
         step = history.curve[last]
         loss = f" with loss {step.loss_value:.4g}" if step.loss else ""
         lines.append(f"{clock(run.end)} {run.shown_state} after {last} steps{loss}.")
-    for evaluation in history.evaluations[-1:]:
+    if evaluation := last_evaluation(history):
         metrics = ", ".join(f"{METRICS.get(name, name)} {value:.4g}" for name, value in evaluation.metrics.items())
         lines.append(f"Evaluation at step {evaluation.step}: {metrics}.")
     return lines
+
+
+def last_evaluation(history: History) -> Evaluation | None:
+    """The last evaluation, with the figures of the model only."""
+    for evaluation in reversed(history.evaluations):
+        if metrics := of_the_model(evaluation.metrics):
+            return replace(evaluation, metrics=metrics)
+    return None
 
 
 def ending(record: AttemptRecord) -> str:
@@ -185,13 +240,16 @@ def _figures(run: Run, totals: Mapping[Kind, float]) -> Mapping[str, str]:
     history = run.history
     shown = {
         "steps": str(max(history.curve, default=0)),
-        "attempts": str(len(history.attempt_spans)),
+        "attempts": str(max(history.attempt_spans, default=0) + 1),
         "steps redone": str(len(history.redone)),
         "goodput": "unknown: no step was reported" if (ratio := goodput(totals)) is None else f"{ratio:.0%}",
         "wall time": f"{run.end - run.begin:.1f} s",
         "steps waiting for samples": f"{_stall(history):.0%}",
     }
-    for name, value in history.evaluations[-1].metrics.items() if history.evaluations else ():
+    if unrecorded(history):
+        shown = {name: text for name, text in shown.items() if name not in TOTALS}
+    evaluation = last_evaluation(history)
+    for name, value in evaluation.metrics.items() if evaluation else ():
         title = METRICS.get(name, f"test {name}")
         shown[title] = f"{value:.2%}" if name == "accuracy" else f"{value:.4g}"
     return shown
@@ -270,14 +328,36 @@ def clock(time: float, *, with_date: bool = False) -> str:
 
 
 def read_run(directory: Path) -> Run:
-    """The run in a run directory. Raises ReportError if there is none or its status cannot be read."""
-    history = read_history(directory)
-    if not history.steps:
+    """The run in a run directory. Raises ReportError if it did no step, if there is none, or if its status cannot be read."""
+    run = read_any_run(directory)
+    if not run.history.steps:
         raise ReportError(f"{directory}: the run did no training step, so there is nothing to draw; its logs are below attempts/")
+    return run
+
+
+def read_any_run(directory: Path) -> Run:
+    """The run in a run directory, also if it did no step. Its name is that of its job. Raises ReportError."""
+    try:
+        history = read_history(directory)
+    except ReportError:
+        if not (directory / "status.json").is_file():
+            raise
+        history = history_of(())  # its processes failed before they reported anything
     try:
         status = TrainingJobStatus.from_wire(json.loads(content_of(directory / "status.json", MOST_RUN_BYTES)))
         job_yaml = content_of(directory / "job.yaml", MOST_RUN_BYTES).decode()
     except (OSError, ValueError, RecursionError) as error:
         first = str(error).partition("\n")[0]
         raise ReportError(f"{directory}: the run directory is not complete: {first}") from error
-    return Run(name=directory.resolve().name, job_yaml=job_yaml, status=status, history=history)
+    return Run(name=_name_in(job_yaml) or directory.resolve().name, job_yaml=job_yaml, status=status, history=history)
+
+
+def _name_in(job_yaml: str) -> str:
+    """`metadata.name` of the job; empty if it has none."""
+    try:
+        job = yaml.safe_load(job_yaml)
+    except (yaml.YAMLError, RecursionError, ValueError):
+        return ""
+    metadata = job.get("metadata") if isinstance(job, dict) else None
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    return name if isinstance(name, str) else ""

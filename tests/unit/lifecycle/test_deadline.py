@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from muster.api.status import Phase
-from tests.unit.lifecycle.lifecycle_cases import Story, at, deleted, failed, job, replica, running, running_story
+from tests.unit.lifecycle.lifecycle_cases import Story, at, deleted, failed, job, replica, report, running, running_story
 
 
 def test_a_world_that_does_not_start_in_time_ends_the_job_with_the_reason() -> None:
@@ -69,3 +69,17 @@ def test_time_suspended_does_not_count() -> None:
     assert story.see(replica(attempt=1), seconds=10_110).wake == at(10_300)
     story.see(replica(attempt=1), seconds=10_300)
     assert story.status.phase is Phase.FAILED
+
+
+def test_the_status_has_what_a_world_saves_after_its_deadline() -> None:
+    story = running_story(1, activeDeadlineSeconds=300)
+    story.see(replica(report=report(step=83)), seconds=299)
+    story.see(replica(report=report(step=83)), seconds=300)
+    commit = {"step": 84, "path": "c84", "bytes": 1, "reason": "Stop", "seconds": 0.1, "blockedSeconds": 0.1}
+    story.see(replica(deleting=at(300), report=report(step=84, checkpoint=commit)), seconds=300.5)
+    story.see(seconds=301)
+    assert story.status.checkpoint is not None
+    assert (story.status.checkpoint.step, story.record.last_step) == (84, 84)
+    assert story.status.progress is not None
+    assert story.status.progress.step == 84
+    assert story.record.end_time == story.status.completion_time == at(300)

@@ -29,6 +29,7 @@ def test_the_job_succeeds_when_all_workers_have_succeeded() -> None:
     assert story.status.phase is Phase.SUCCEEDED
     assert story.condition("Complete") == ("True", "Completed")
     assert story.status.completion_time == at(51)
+    assert story.status.workers == "2 done"
     assert story.record.reason == "Completed"
 
 

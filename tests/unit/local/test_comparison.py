@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from muster.api.problems import InvalidJobError
 from muster.local.comparison import read_comparison
 from muster.local.errors import RunError
 from muster.local.measuring import RecordingDisplay
-from muster.measure.compare_page import Outcome, comparison_page, comparison_table
+from muster.measure.compare_page import Outcome, comparison_page, comparison_table, findings
 from muster.measure.figures import RunFigures, interval_of_median
 from muster.report.page import as_html, as_text
 from tests.support.texts import absent
@@ -98,11 +99,30 @@ def test_metrics_of_the_trainer_have_readable_column_heads() -> None:
 
 def test_the_page_names_the_fastest_variant_and_the_causes_of_failures() -> None:
     page = as_html(comparison_page(OUTCOMES, title="Compared", subtitle=""))
-    assert absent(page, "two trains fastest", "12.5 s", "1.60 times") == []
+    assert absent(page, "two trains fastest", "125 ms a step", "1.60 times") == []
     assert "rank 1: &lt;b&gt;broke" in page
     assert '<table class="dense">' in page
     assert '<td>lost</td><td class="bad" colspan="11">failed</td>' in page
     assert page.count("<figure") == 2
+
+
+def verdict(*done: RunFigures) -> str:
+    return findings([Outcome(name, "DDP", each) for name, each in zip("abc", done, strict=False)])[0].sentence
+
+
+def test_the_steps_decide_which_variant_is_fastest_and_not_the_pauses_between_them() -> None:
+    slow_steps, pauses = figures(1, 20.0, 0.0), replace(figures(1, 10.0, 0.0), training_seconds=30.0)
+    assert verdict(slow_steps, pauses).startswith("b trains fastest: 100 ms a step, 2.00 times as fast as a")
+    twice_the_batch = replace(figures(1, 30.0, 0.0), step_samples=64)
+    assert verdict(replace(slow_steps, step_samples=32), twice_the_batch).startswith("b trains fastest")
+
+
+def test_variants_whose_intervals_overlap_cannot_be_told_apart() -> None:
+    one, other = figures(1, 20.0, 0.0), figures(1, 20.3, 0.0)
+    assert verdict(one, other).startswith("Too short to tell whether a or b")
+    assert verdict(other, one).startswith("Too short to tell whether b or a")
+    assert verdict(one, other, figures(1, 10.0, 0.0)).startswith("c trains fastest")
+    assert "do not report" in verdict(one, replace(other, step_seconds=0.0))
 
 
 def test_the_parts_of_the_training_time_add_up() -> None:

@@ -10,7 +10,8 @@ from rich.console import Console
 
 from muster.api.status import AttemptRecord, CheckpointStatus, Notice, Phase, Progress, Reason, Restarts, TrainingJobStatus
 from muster.local.display import PanelDisplay, PlainDisplay
-from muster.local.messages import change_lines, duration, failure, log_tail, progress_line, stopped, success
+from muster.local.messages import change_lines, failure, log_tail, progress_line, stopped, success
+from muster.report.page import duration
 from muster_contract.codes import ExitCode
 from muster_contract.notices import NoticeReason
 from tests.support.texts import absent
@@ -165,7 +166,14 @@ def test_a_success_has_a_summary() -> None:
 
 
 def test_durations_are_short() -> None:
-    assert [duration(seconds) for seconds in (0.4, 59, 60, 185, 7385)] == ["0 s", "59 s", "1:00", "3:05", "2:03:05"]
+    assert [duration(seconds) for seconds in (0.4, 59, 60, 185, 7385, 255_348)] == [
+        "0 s",
+        "59 s",
+        "1:00",
+        "3:05",
+        "2:03:05",
+        "2 d 22 h",
+    ]
 
 
 def test_control_characters_do_not_reach_the_terminal() -> None:

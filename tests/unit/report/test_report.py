@@ -8,20 +8,22 @@ import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from muster.api.status import TrainingJobStatus
+from muster.cli.report import page_of_run
 from muster.measure.figures import figures_of
 from muster.report.curves import compare
 from muster.report.history import History, ReportError, events_in, history_of, read_history
-from muster.report.page import Table, as_html
+from muster.report.page import Page, Table, as_html
 from muster.report.plots import Bars, Lines
-from muster.report.run import read_run, run_page, story
+from muster.report.run import Run, read_run, run_page, story
 from muster.report.timeline import Kind, Span, coarse, goodput, seconds_by_kind, timeline
-from muster_contract.events import Commit, Resumed, Step
+from muster_contract.events import Commit, Evaluation, Resumed, Step
 from tests.support.texts import absent
 
 BEGIN = 1_795_260_000.0
@@ -447,3 +449,58 @@ def test_the_page_of_a_run_with_very_many_attempts_shows_the_newest(run_dir: Pat
     assert [row[0] for row in attempts.rows] == list(range(4901, 5001))
     assert len(bars.bars) == len(throughput.lines) == len(throughput.marks) == 100
     assert "The plots and this table show the newest 100 of 5000 attempts." in page.sections[4].parts
+
+
+def run_of(recorded: History, *, phase: str = "Succeeded", name: str = "digits") -> Run:
+    return Run(name, "", TrainingJobStatus.from_wire({"phase": phase}), recorded)
+
+
+def part(page: Page, title: str) -> Any:
+    return next(section.parts[0] for section in page.sections if section.title == title)
+
+
+def test_the_throughput_of_a_program_that_reports_no_samples_is_in_steps() -> None:
+    posted = [replace(step(number, end=2.0 * number, seconds=0.0), samples=0) for number in (1, 2, 4)]
+    plot = part(run_page(run_of(history(posted, spans={0: (1, 8)}))), "Throughput")
+    assert plot.y_label == "steps/s"
+    assert [rate for _, rate in plot.lines[0].points][1:] == [0.5, 0.5]
+
+
+def test_the_curve_of_the_other_run_is_drawn_with_its_name() -> None:
+    other = run_of(history([step(1, end=3, loss=0.25)], spans={0: (1, 3)}), name="other")
+    plot = part(run_page(run_of(BROKEN), against=other), "Loss")
+    assert [(line.label, list(line.points)) for line in plot.lines if line.label == "other"] == [("other", [(1, 0.25)])]
+
+
+def test_an_evaluation_has_the_figures_of_the_model_only() -> None:
+    trained = {"train_runtime": 3.0, "train_samples_per_second": 9.0, "total_flos": 1e9, "train_loss": 0.4}
+    evaluations = (
+        Evaluation(time=4, step=3, metrics={"eval_loss": 0.5, "eval_runtime": 0.1}),
+        Evaluation(time=5, step=3, metrics=trained),
+    )
+    run = run_of(replace(BROKEN, evaluations=evaluations))
+    assert story(run)[-1] == "Evaluation at step 3: eval_loss 0.5."
+    assert [name for name in run_page(run).figures or {} if "run" in name or "flos" in name or "train" in name] == []
+    assert figures_of(run).metrics == {"eval_loss": 0.5}
+
+
+def test_a_page_without_the_first_attempts_says_so_and_has_no_totals() -> None:
+    page = run_page(run_of(history([step(441, attempt=1, end=9)], spans={1: (7, 11)})))
+    assert "Steps 1 to 440 are missing" in page.findings[0].sentence
+    assert (page.figures or {})["attempts"] == "2"
+    assert {"steps redone", "goodput", "wall time"}.isdisjoint(page.figures or {})
+
+
+def test_the_page_of_a_run_that_goes_on_has_no_end() -> None:
+    assert " to " in run_page(run_of(BROKEN)).subtitle
+    assert run_page(run_of(BROKEN, phase="Running")).subtitle.startswith("Began")
+
+
+def test_a_run_that_did_no_step_has_a_page_with_its_job_and_its_log(tmp_path: Path) -> None:
+    folder = tmp_path / "some-folder"
+    (folder / "attempts/0/worker-0").mkdir(parents=True)
+    (folder / "attempts/0/worker-0/log.txt").write_text("ModuleNotFoundError: no such module")
+    (folder / "status.json").write_text(json.dumps({"phase": "Failed", "message": "the program failed"}))
+    (folder / "job.yaml").write_text("metadata: {name: digits}")
+    page = as_html(page_of_run(folder, against=None))
+    assert absent(page, "digits: Failed", "the program failed", "ModuleNotFoundError") == []

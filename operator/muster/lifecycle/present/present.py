@@ -59,12 +59,19 @@ def with_counts(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
         status,
         observed_generation=facts.job.metadata.generation,
         roles=roles,
-        workers=f"{worker.ready}/{worker.desired}" if worker else "",
+        workers=_workers(status, worker),
         replicas=sum(view.role == worker_role for view in (facts.everyone if facts.spec.elastic else facts.replicas)),
         ready_replicas=worker.ready if worker else 0,
         ready_spares=_ready_spares(status, facts),
         selector=f"{JOB_NAME_LABEL}={facts.job.metadata.name},{ROLE_LABEL}={worker_role}",
     )
+
+
+def _workers(status: TrainingJobStatus, worker: RoleStatus | None) -> str:
+    """The ready and the desired workers. The workers of a job that has succeeded have all done their work."""
+    if worker is None:
+        return ""
+    return f"{worker.desired} done" if status.phase is Phase.SUCCEEDED else f"{worker.ready}/{worker.desired}"
 
 
 def _ready_spares(status: TrainingJobStatus, facts: Facts) -> int | None:

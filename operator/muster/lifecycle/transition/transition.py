@@ -11,7 +11,8 @@ from muster.lifecycle.facts.failure import cause_of_break
 from muster.lifecycle.facts.hang import cause_of_hang
 from muster.lifecycle.recording.grace import with_grace_of_ended_attempts
 from muster.lifecycle.recording.members import has_succeeded
-from muster.lifecycle.recording.recording import with_reports
+from muster.lifecycle.recording.progress import with_progress
+from muster.lifecycle.recording.recording import with_late_last_step, with_reports
 from muster.lifecycle.state import Ended, Open, State, Verdict, is_backing_off, state_of
 from muster.lifecycle.transition import attempts, budget, deadline, elastic, nodes, replacing, requeueing
 from muster.lifecycle.transition.pods import actions
@@ -39,7 +40,8 @@ def _next(status: TrainingJobStatus, facts: Facts) -> tuple[TrainingJobStatus, S
     """The next status and its state. An attempt ends before another begins. A failure is settled before it fails the job for good."""
     state = _state(status, facts)
     if isinstance(state, Ended):
-        return replacing.without_deleted(status, facts), state
+        # A world that a deadline ends saves in its grace period. Its commit and its last step come after the end of the job.
+        return with_late_last_step(with_progress(replacing.without_deleted(status, facts), facts), facts), state
     status = replacing.with_left_behind(replacing.without_deleted(status, facts), facts)
     facts = facts.in_world_of(status)
     before = status.world
