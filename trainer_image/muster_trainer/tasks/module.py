@@ -51,7 +51,7 @@ import math
 import numbers
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, wraps
 from importlib.util import find_spec
 from pathlib import Path
@@ -90,6 +90,8 @@ class Task:
     schedule: Callable[[int, Config], float] | None = None
     survives: bool = False
     """Whether a process may continue in another world after the loss of a peer."""
+    is_checked: bool = True
+    """Whether loss and metrics are checked (see `averages.check`). The bundled tasks need no check."""
 
     def scheduled(self, step: int) -> float:
         """The factor of the learning rate at `step` (from 0), by the task's schedule. Raises UserError."""
@@ -126,7 +128,8 @@ def load_task(spec: TrainerSpec) -> Task:
         module = module_of(framework, models)
         identity = {"spec.trainer.task": spec.task} | {f"spec.trainer.config.{name}": config[name] for name in bundled.IDENTITY_KEYS}
         in_files = dataset_in_files(bundled.dataset) if config.data is not None else None
-        return _task(module, f"task {spec.task}", config, identity=identity, dataset=in_files, cache=spec.input.cache, survives=True)
+        task = _task(module, f"task {spec.task}", config, identity=identity, dataset=in_files, cache=spec.input.cache, survives=True)
+        return replace(task, is_checked=False)
     if spec.module is None:
         raise BadConfiguration(f"spec.trainer.{spec.entry_point} is run by the supervisor and not by a bundled strategy")
     config = read_config(spec.config, COMMON_KEYS, others_allowed=True)
