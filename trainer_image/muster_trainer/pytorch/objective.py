@@ -34,8 +34,8 @@ class Objective:
         self.is_weighted = False
         """Whether the task has returned a loss with weights."""
         self._is_due = task.is_checked
-        self._single: tuple[Any, Any] | None = None
-        """A sample of a micro-batch that has no other, for the check with the next one."""
+        self._checked: Any = None
+        """The outputs and the batch of earlier micro-batches, which are too few for the check."""
 
     def start_step(self, step: int) -> None:
         """The first step of this process is checked, and those of `is_check_due`."""
@@ -98,17 +98,16 @@ class Objective:
     # the check
 
     def _check(self, outputs: Any, batch: Any) -> None:
-        """Checks the loss and the metrics of a micro-batch. One sample alone waits for the next one, or is taken twice if they differ in
-        their shapes. It changes no state, and draws no random numbers of the step."""
+        """Checks the loss and the metrics of a micro-batch, with those before it until there are enough samples. It changes no state of
+        the training, and draws no random numbers of the step."""
+        outputs, batch = self._checked = _joined(self._checked, (outputs, batch))
         rows = _rows_in(batch)
         if rows == 1:
-            if self._single is None:
-                self._single = outputs, batch
-                return
-            (outputs, batch), rows = _joined(self._single, (outputs, batch)), 2
-        self._single, self._is_due = None, False
-        outputs, batch = _rows((outputs, batch), slice(0, SAMPLES_CHECKED), of=rows)
-        rows = min(rows, SAMPLES_CHECKED)
+            return
+        if rows >= SAMPLES_CHECKED:
+            self._checked, self._is_due = None, False
+            outputs, batch = _rows((outputs, batch), slice(0, SAMPLES_CHECKED), of=rows)
+            rows = SAMPLES_CHECKED
         if not any(_has_rows(one, rows) for one in tree_leaves(outputs)):
             raise UserError(f"{self.task.title}: {NO_ROWS}")
         with _random_numbers_kept(self.device), torch.enable_grad():
@@ -160,16 +159,19 @@ def _rows(nested: Any, part: slice, *, of: int) -> Any:
 
 
 def _joined(one: Any, other: Any) -> Any:
-    """Two samples as a batch. If their shapes differ, it is the second one twice."""
+    """Two batches as one. If samples differ in their shapes, it is the second batch twice."""
+    if one is None:
+        return other
+    first, second = tree_leaves(one), tree_leaves(other)
+    of = len(second[-1]), len(first[-1])
+    are_alike = all(_shape(a, of[1]) == _shape(b, of[0]) for a, b in zip(first, second, strict=True))
+    before = iter(first if are_alike else second)
     with torch.no_grad():
-        first, second = tree_leaves(one), tree_leaves(other)
-        are_alike = all(getattr(a, "shape", None) == getattr(b, "shape", None) for a, b in zip(first, second, strict=True))
-        pairs = iter(first if are_alike else second)
-        return tree_map(lambda leaf: _beside(next(pairs), leaf), other)
+        return tree_map(lambda leaf: torch.cat([next(before), leaf]) if _has_rows(leaf, of[0]) else (next(before), leaf)[1], other)
 
 
-def _beside(one: Any, other: Any) -> Any:
-    return torch.cat([one, other]) if _has_rows(other, 1) else other
+def _shape(one: Any, rows: int) -> Any:
+    return one.shape[1:] if _has_rows(one, rows) else None
 
 
 @contextmanager
