@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import final
@@ -11,7 +12,7 @@ import numpy as np
 import optax
 
 from muster_contract.batch import learning_rate_factor
-from muster_contract.errors import UserError
+from muster_contract.errors import TrainerError, UserError
 from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.data import Order
 from muster_trainer.jax import state
@@ -20,6 +21,8 @@ from muster_trainer.jax.input import Coming, batches_of
 from muster_trainer.jax.model import seed_of
 from muster_trainer.jax.optimizer import default_optimizer
 from muster_trainer.jax.programs import Programs, State, keeps_state
+from muster_trainer.tasks.averages import SAMPLES_CHECKED, is_check_due
+from muster_trainer.tasks.batches import read_batch
 from muster_trainer.tasks.module import Task
 from muster_trainer.training.agreement import gather
 from muster_trainer.training.engine import Engine, Part, StepOutcome, rate_share
@@ -38,6 +41,7 @@ class DataParallel(ModelOnDevices, Engine):
         self.learning_rate = task.config.learningRate * learning_rate_factor(spec.batch.learning_rate_scaling, self.devices)
         self._optimizer = self._make_optimizer()
         self._state = self._first_state()
+        self._is_checked = False
         self._table()  # raises now if the state cannot be saved
 
     # the engine
@@ -58,6 +62,7 @@ class DataParallel(ModelOnDevices, Engine):
     def step(self, indices: np.ndarray, *, step: int, stop: bool, save: bool, busy: bool) -> StepOutcome:
         if self._failed:
             gather(self, self._coming.check)
+        self._check(indices, step)
         began, read = time.monotonic(), self._coming.seconds
         weights = self._world.shared(self._shares(indices)[1])
         batch = jax.tree.map(self._world.shared, self._coming.batch)
@@ -74,15 +79,15 @@ class DataParallel(ModelOnDevices, Engine):
                 gradients,
                 losses,
                 self._world.shared(votes),
-                self._world.copied(np.float32(len(indices))),
                 self._world.copied(np.float32(rate_share(self.task, step))),
             )
             losses, votes = jax.device_get((losses, votes))
             jax.block_until_ready(after)
         self._state = after
+        total, weight = losses.astype(np.float64).sum(axis=0)
         stops, saves, works, self._failed = (bool(column.any()) for column in votes.T[:4])
         return StepOutcome(
-            loss=float(losses.astype(np.float64).sum() / len(indices)),
+            loss=float(total / weight) if weight else math.nan,
             stop=stops,
             save=saves,
             busy=works,
@@ -105,6 +110,20 @@ class DataParallel(ModelOnDevices, Engine):
         self._state = State(self._on_every_device(parameters), self._on_every_device(moments))
 
     # parts
+
+    def _check(self, indices: np.ndarray, step: int) -> None:
+        """Checks the task's functions in the first step of this process, and in the steps of `is_check_due`, with the same samples on all
+        ranks. Raises UserError."""
+        if not self.task.is_checked or (self._is_checked and not is_check_due(step)):
+            return
+        self._is_checked = True
+        first = indices[:SAMPLES_CHECKED]
+        try:
+            samples = read_batch(self.task, self.task.train, first if len(first) > 1 else np.repeat(first, 2))
+        except TrainerError:
+            return  # the step reports it on all ranks
+        own = jax.tree.map(lambda one: one.addressable_data(0), self._state.parameters)
+        self._model.check(own, jax.tree.map(np.asarray, samples))
 
     def _make_optimizer(self) -> optax.GradientTransformation:
         config = self.task.config.replaced(learningRate=self.learning_rate)

@@ -17,6 +17,7 @@ from muster_trainer.jax.input import batches_of
 from muster_trainer.jax.model import Model, Tree
 from muster_trainer.jax.programs import State, evaluation_program
 from muster_trainer.jax.world import fingerprint, join
+from muster_trainer.tasks.averages import averages
 from muster_trainer.tasks.config import Config
 from muster_trainer.tasks.module import Task
 from muster_trainer.training.agreement import gather
@@ -53,7 +54,7 @@ class ModelOnDevices:
         for part in gather(self, lambda: self._sums(steps)):
             for name, value in part.items():
                 whole[name] = whole.get(name, 0.0) + value
-        return {name: total / sum(map(len, steps)) for name, total in whole.items()}
+        return averages(whole, sum(map(len, steps)))
 
     def close(self) -> None:
         self._world.leave()

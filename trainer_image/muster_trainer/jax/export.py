@@ -12,6 +12,7 @@ from muster_trainer.checkpoint import files, tensor_files
 from muster_trainer.checkpoint.tensor_files import INDEX
 from muster_trainer.jax import state
 from muster_trainer.jax.model import Model
+from muster_trainer.tasks.averages import averages
 from muster_trainer.tasks.batches import read_batch
 from muster_trainer.tasks.module import Task
 from muster_trainer.training import tensor_table
@@ -38,4 +39,4 @@ def measure(task: Task, directory: Path, data: Any, indices: np.ndarray) -> dict
     parameters = state.fill(first, state.read(directory, stored, state.table_of(first, "")))
     batch = jax.tree.map(np.asarray, read_batch(task, data, indices))
     sums = model.measure(model.outputs(parameters, batch[0], None), batch, jax.numpy.ones(len(indices)))
-    return {FILE: {name: float(value) / len(indices) for name, value in sums.items()}}
+    return {FILE: averages({name: float(value) for name, value in sums.items()}, len(indices))}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from functools import partial
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from muster_contract.errors import TrainerError, UserError
+from muster_trainer.tasks.averages import TOLERANCE, TOLERANCE_IN_HALF, WEIGHT, check, values_and_weights
 from muster_trainer.tasks.batches import read_batch
 from muster_trainer.tasks.module import Task, describe
 
@@ -53,17 +55,28 @@ class Model:
             raise UserError(f"{self.task.title}: apply of the model failed: {describe(error)}") from error
         return _cast(outputs, jnp.bfloat16, jnp.float32)
 
-    def loss(self, outputs: Tree, batch: Any, weights: jax.Array) -> jax.Array:
-        """The sum of the losses, times `weights`: 1 for a sample, and 0 for padding."""
-        values = self.task.loss(outputs, batch)
-        if len(batch) > 2:
-            values = values * self.task.weights_for(values, batch)
-        return self._sum(values, weights, "loss")
+    def loss(self, outputs: Tree, batch: Any, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The sum of the losses, and the sum of their weights, by which the whole step is divided. Both are without padding, which has the
+        weight 0 in `weights`; samples have 1."""
+        total, weight = self._sums(self._losses(outputs, batch), weights, "loss")
+        return total, jnp.sum(weights, dtype=jnp.float32) if weight is None else jax.lax.stop_gradient(weight)
 
     def measure(self, outputs: Tree, batch: Any, weights: jax.Array) -> dict[str, jax.Array]:
-        """The sums of loss and metrics, times `weights`: 1 for a sample, and 0 for padding."""
-        metrics = {name: self._sum(values, weights, name) for name, values in self.task.metrics(outputs, batch).items()}
-        return {"loss": self.loss(outputs, batch, weights), **metrics}
+        """The sums of loss and metrics by name, without padding, for `averages`."""
+        sums: dict[str, jax.Array] = {}
+        for name, result in {"loss": self._losses(outputs, batch), **self.task.metrics(outputs, batch)}.items():
+            sums[name], weight = self._sums(result, weights, name)
+            if weight is not None:
+                sums[name + WEIGHT] = weight
+        return sums
+
+    def _losses(self, outputs: Tree, batch: Any) -> Any:
+        values = self.task.loss(outputs, batch)
+        return values if len(batch) == 2 else values * self.task.weights_for(values, batch)
+
+    def _sums(self, result: Any, weights: jax.Array, name: str) -> tuple[jax.Array, jax.Array | None]:
+        values, own = values_and_weights(result)
+        return self._sum(values, weights, name), None if own is None else self._sum(own, weights, name + WEIGHT)
 
     def _sum(self, values: Any, weights: jax.Array, name: str) -> jax.Array:
         shape = np.shape(values)
@@ -74,11 +87,37 @@ class Model:
             )
         return jnp.sum(values * weights, dtype=jnp.float32)
 
+    # the check
+
+    def check(self, parameters: Tree, samples: Any) -> None:
+        """Checks with a few `samples` that loss and metrics may be computed in parts. Raises UserError."""
+        rows = len(jax.tree.leaves(samples)[0])
+        outputs = jax.jit(lambda parameters, inputs: self.outputs(parameters, inputs, None))(parameters, samples[0])
+        of_loss = jax.jit(jax.grad(self.loss, allow_int=True, has_aux=True))
+        of_metrics = jax.jit(self.measure)
+
+        def loss(part: slice) -> list[np.ndarray]:
+            gradients, weight = of_loss(*_rows((outputs, samples), part), jnp.ones(part.stop - part.start))
+            return [np.asarray(weight), *(np.asarray(one) for one in jax.tree.leaves(gradients) if jnp.issubdtype(one.dtype, jnp.floating))]
+
+        def metric(name: str, part: slice) -> list[np.ndarray]:
+            return [np.asarray(of_metrics(*_rows((outputs, samples), part), jnp.ones(part.stop - part.start))[name])]
+
+        tolerance = TOLERANCE_IN_HALF if self._lowers else TOLERANCE
+        check(self.task.title, "loss", loss, rows=rows, tolerance=tolerance)
+        if self.task.test is not None:
+            for name in of_metrics(outputs, samples, jnp.ones(rows)).keys() - {"loss", f"loss{WEIGHT}"}:
+                check(self.task.title, name, partial(metric, name), rows=rows, tolerance=tolerance)
+
 
 def seed_of(*words: int) -> np.uint32:
     """A seed for random numbers. It is a function of `words`, which SeedSequence mixes."""
     seed: np.uint32 = np.random.SeedSequence(words).generate_state(1, np.uint32)[0]
     return seed
+
+
+def _rows(tree: Tree, part: slice) -> Tree:
+    return jax.tree.map(lambda one: one[part], tree)
 
 
 def _cast(tree: Tree, source: Any, target: Any) -> Tree:

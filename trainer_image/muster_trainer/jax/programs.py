@@ -28,13 +28,14 @@ class State(NamedTuple):
 class Programs:
     """The two programs of a step.
 
-    `gradients(parameters, batch, weights, seed)` returns each device's gradient of its sum of losses, and these sums: shape (devices,).
-    `update(state, gradients, losses, votes, samples, rate)` returns the next state, and the losses and votes of all devices.
+    `gradients(parameters, batch, weights, seed)` returns each device's gradient of its sum of losses, and these sums with those of the
+    weights: shape (devices, 2).
+    `update(state, gradients, losses, votes, rate)` returns the next state, and the losses and votes of all devices.
     """
 
     def __init__(self, world: World, model: Model, optimizer: optax.GradientTransformation, config: Config, *, portions: int) -> None:
         self.gradients = on_devices(world, _gradients(model, portions), (WHOLE, SHARED, SHARED, WHOLE), SHARED)
-        arguments, results = (WHOLE, SHARED, SHARED, SHARED, WHOLE, WHOLE), (WHOLE, WHOLE, WHOLE)
+        arguments, results = (WHOLE, SHARED, SHARED, SHARED, WHOLE), (WHOLE, WHOLE, WHOLE)
         donated = (1,) if keeps_state(world) else (0, 1)
         self.update = on_devices(world, _update(optimizer, config), arguments, results, donate=donated)
 
@@ -53,7 +54,7 @@ def on_devices(
 
 
 def _gradients(model: Model, portions: int) -> Callable[..., Any]:
-    def loss(parameters: Tree, batch: Any, weights: jax.Array, key: jax.Array) -> jax.Array:
+    def loss(parameters: Tree, batch: Any, weights: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         return model.loss(model.outputs(parameters, batch[0], key), batch, weights)
 
     def program(parameters: Tree, batch: Any, weights: jax.Array, seed: jax.Array) -> Any:
@@ -61,11 +62,11 @@ def _gradients(model: Model, portions: int) -> Callable[..., Any]:
 
         def portion(sums: Any, part: Any) -> tuple[Any, None]:
             number, (batch, weights) = part
-            own = jax.value_and_grad(loss)(parameters, batch, weights, jax.random.fold_in(key, number))
-            return jax.tree.map(jnp.add, sums, own), None
+            own, gradients = jax.value_and_grad(loss, has_aux=True)(parameters, batch, weights, jax.random.fold_in(key, number))
+            return jax.tree.map(jnp.add, sums, (jnp.stack(own), gradients)), None
 
         parts = jax.tree.map(lambda one: one.reshape(portions, -1, *one.shape[1:]), (batch, weights))
-        zeros = jnp.zeros((), jnp.float32), jax.tree.map(jnp.zeros_like, parameters)
+        zeros = jnp.zeros(2, jnp.float32), jax.tree.map(jnp.zeros_like, parameters)
         (total, gradients), _ = jax.lax.scan(portion, zeros, (jnp.arange(portions), parts))
         return jax.tree.map(lambda one: one[None], (gradients, total))
 
@@ -73,10 +74,9 @@ def _gradients(model: Model, portions: int) -> Callable[..., Any]:
 
 
 def _update(optimizer: optax.GradientTransformation, config: Config) -> Callable[..., Any]:
-    def program(
-        state: State, gradients: Tree, losses: jax.Array, votes: jax.Array, samples: jax.Array, rate: jax.Array
-    ) -> tuple[State, jax.Array, jax.Array]:
-        gradients = jax.tree.map(lambda one: jax.lax.psum(one[0], AXIS) / samples.astype(one.dtype), gradients)
+    def program(state: State, gradients: Tree, losses: jax.Array, votes: jax.Array, rate: jax.Array) -> tuple[State, jax.Array, jax.Array]:
+        weight = jax.lax.psum(losses[0, 1], AXIS)
+        gradients = jax.tree.map(lambda one: jax.lax.psum(one[0], AXIS) / weight.astype(one.dtype), gradients)
         losses, votes = jax.lax.all_gather((losses[0], votes[0]), AXIS)
         if config.gradientClipNorm:
             gradients = _clipped(gradients, config.gradientClipNorm)
@@ -84,7 +84,7 @@ def _update(optimizer: optax.GradientTransformation, config: Config) -> Callable
         changes = jax.tree.map(lambda one: one * rate.astype(one.dtype), changes)
         after = State(optax.apply_updates(state.parameters, changes), moments)
         if config.nanLoss == "Skip":
-            after = jax.tree.map(lambda new, old: jnp.where(jnp.isfinite(losses.sum()), new, old), after, state)
+            after = jax.tree.map(lambda new, old: jnp.where(jnp.isfinite(losses[:, 0].sum() / weight), new, old), after, state)
         return after, losses, votes
 
     return program

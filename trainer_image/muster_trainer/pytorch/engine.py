@@ -6,6 +6,7 @@ A strategy is a `ParallelModel`. The engine reads samples, runs the passes, lets
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections import Counter
@@ -34,6 +35,7 @@ from muster_trainer.pytorch.parallel import Batch, Context, ParallelModel, broad
 from muster_trainer.pytorch.seeds import seed_all
 from muster_trainer.pytorch.snapshots import Snapshots
 from muster_trainer.pytorch.world import World, backend_of, break_world, check_world, detect_peer_loss, join, refuse_together
+from muster_trainer.tasks.averages import averages
 from muster_trainer.tasks.module import Task
 from muster_trainer.training.agreement import gather
 from muster_trainer.training.engine import Part, PeersMemory, StepOutcome, Survival
@@ -178,6 +180,7 @@ class TorchEngine:
 
     def expect(self, order: Order, steps: range) -> None:
         self.parallel.module.train()
+        self._is_weighted: bool | None = None
         self.input = self._read(self.task.train, ((step, self.parallel.split.share(order.batch_indices(step))[0]) for step in steps))
 
     def step(self, indices: np.ndarray, *, step: int, stop: bool, save: bool, busy: bool) -> StepOutcome:
@@ -186,35 +189,37 @@ class TorchEngine:
         started = time.monotonic()
         self.parallel.seed(step)
         self.parallel.optimizer.zero_grad(set_to_none=True)
+        self.parallel.objective.start_step(step)
         self.parallel.start_step(batch)
         self._buffers.copy()
         with check_world():
-            loss_sum = self.parallel.forward_backward(batch)
+            sums = self.parallel.forward_backward(batch)
+        counted = sums if self.parallel.layout.counts_losses else torch.zeros_like(sums)
         with detect_peer_loss():
             self.parallel.reduce_gradients()
+            self._divide_by_weight(counted, len(indices))
             self.parallel.clip_gradients()
             self.parallel.finish_passes()
-        counted = loss_sum if self.parallel.layout.counts_losses else torch.zeros_like(loss_sum)
         self._voted_step = step
         tally = _Tally(counted, [stop, save, busy], self.input.read())
         if self.rescues:
             tally.wait()  # the update needs no peer: if one is lost before it, the state is still that of the last step
             self._voted_step = None
             self._buffers.drop()
-        is_skipped = self.task.config.nanLoss == "Skip" and not np.isfinite(tally.wait()[0])
+        is_skipped = self.task.config.nanLoss == "Skip" and not np.isfinite(tally.loss())
         update_started = time.monotonic()
         if not is_skipped:
             if self._snapshots:
                 self._snapshots.before_update()
             self._update(step)
         update_seconds = time.monotonic() - update_started
-        loss, *votes = tally.wait()
+        loss, votes = tally.loss(), tally.wait()[2:]
         self.input.merge(votes[3:])
         waited, read_seconds = self.input.waits()
         ready = self.parallel.gradients_ready_at()
         own_seconds = None if self.device.type == "cuda" else read_seconds + max(0.0, ready - started) + update_seconds
         return StepOutcome(
-            loss=loss / len(indices),
+            loss=loss,
             stop=votes[0] > 0,
             save=votes[1] > 0,
             busy=votes[2] > 0,
@@ -223,6 +228,16 @@ class TorchEngine:
             own_seconds=own_seconds,
             measures_passes=ready > 0,
         )
+
+    def _divide_by_weight(self, sums: torch.Tensor, samples: int) -> None:
+        """Divides the gradients by the weight of the whole batch, if the task's loss has weights. The first step of a world tells, since
+        not every rank calls the loss."""
+        if self._is_weighted is None:
+            self._is_weighted = not self._minimum(int(not self.parallel.objective.is_weighted))
+        if self._is_weighted:
+            weight = sums[1].clone()
+            dist.all_reduce(weight)
+            self.parallel.divide_by_weight(samples, weight.item())
 
     def _update(self, step: int) -> None:
         """Updates the state. If an optimizer of the user fails within, the state is that of no step, and this rank must not save it."""
@@ -251,7 +266,7 @@ class TorchEngine:
                 batch = Batch(step, indices, samples.take())
             _add(sums, self.parallel.evaluate(batch))
         self.parallel.module.train()
-        return {name: total / sum(map(len, steps)) for name, total in self._sum_over_ranks(sums).items()}
+        return averages(self._sum_over_ranks(sums), sum(map(len, steps)))
 
     def _sum_over_ranks(self, sums: dict[str, float]) -> dict[str, float]:
         """The sums of all ranks whose losses count, in the order of ranks so that they are the same each time."""
@@ -307,12 +322,12 @@ class TorchEngine:
 
 
 class _Tally:
-    """The sum over all ranks of losses, votes and input readings, in one all-reduce. It runs beside the update, unless the engine
-    can rescue."""
+    """The sum over all ranks of losses, their weights, votes and input readings, in one all-reduce. It runs beside the update, unless the
+    engine can rescue."""
 
-    def __init__(self, loss_sum: torch.Tensor, votes: list[bool], readings: list[float]) -> None:
-        numbers = torch.tensor([*votes, *readings], dtype=torch.float64, device=loss_sum.device)
-        self._sums = torch.cat([loss_sum[None], numbers])
+    def __init__(self, losses: torch.Tensor, votes: list[bool], readings: list[float]) -> None:
+        numbers = torch.tensor([*votes, *readings], dtype=torch.float64, device=losses.device)
+        self._sums = torch.cat([losses, numbers])
         with detect_peer_loss():
             self._work = dist.all_reduce(self._sums, async_op=True)
         self._numbers: list[float] = []
@@ -324,6 +339,11 @@ class _Tally:
                 self._work.wait()
                 self._numbers = self._sums.tolist()
         return self._numbers
+
+    def loss(self) -> float:
+        """The loss of the step."""
+        total, weight, *_ = self.wait()
+        return total / weight if weight else math.nan
 
 
 class _Buffers:

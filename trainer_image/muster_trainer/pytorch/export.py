@@ -12,6 +12,8 @@ from torch import nn
 
 from muster_trainer.pytorch import state
 from muster_trainer.pytorch.compat import tree_map
+from muster_trainer.pytorch.objective import Objective
+from muster_trainer.tasks.averages import averages
 from muster_trainer.tasks.batches import read_batch
 from muster_trainer.tasks.module import Task
 
@@ -42,8 +44,5 @@ def measure(task: Task, directory: Path, data: Any, indices: np.ndarray) -> dict
     model.eval()
     batch = tree_map(torch.as_tensor, read_batch(task, data, indices))
     outputs = model(batch[0])
-    losses = task.loss(outputs, batch)
-    if len(batch) > 2:
-        losses = losses * task.weights_for(losses, batch)
-    values = {"loss": losses, **task.metrics(outputs, batch)}
-    return {FILE: {name: torch.as_tensor(value).double().mean().item() for name, value in values.items()}}
+    sums = Objective(task, torch.device("cpu")).metric_sums(outputs, batch, np.ones(len(indices), dtype=np.float32))
+    return {FILE: averages(sums, len(indices))}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -170,19 +171,26 @@ class ParallelModel:
         """Runs before the passes of a step, on all ranks."""
 
     def forward_backward(self, batch: Batch) -> torch.Tensor:
-        """Computes this rank's part of the gradient of (sum of losses / number of samples). Returns its sum of losses, in float64."""
+        """Computes this rank's part of the gradient of (sum of losses / number of samples). Returns its sum of losses, and the sum of their
+        weights: float64, shape (2,). If the task's loss has weights, `divide_by_weight` follows."""
         scale = self._gradient_scale / len(batch.indices)
-        total = torch.zeros((), dtype=torch.float64, device=self.context.device)
+        sums = torch.zeros(2, dtype=torch.float64, device=self.context.device)
         last = self.split.count(batch.indices) - 1
         for number, (samples, weights) in enumerate(self.split.micro_batches(batch)):
             with self.micro_batch(last=number == last):
                 with detect_peer_loss():
                     outputs = wait_for_collectives(self.forward(samples[0]))
-                loss = self.objective.loss_sum(outputs, samples, weights)
+                loss, weight = self.objective.loss_sum(outputs, samples, weights, of=len(batch.indices))
                 with detect_peer_loss():
                     (loss * scale).backward()
-                total += loss.detach().double()
-        return total
+                sums += torch.stack([loss.detach().double(), weight.double()])
+        return sums
+
+    def divide_by_weight(self, samples: int, weight: float) -> None:
+        """Makes gradients those of (sum of losses / `weight`), with the weight of the whole batch, which has that many `samples`."""
+        for parameter in self.module.parameters():
+            if parameter.grad is not None:
+                gradients.local(parameter.grad).mul_(samples / weight if weight else math.nan)
 
     def forward(self, inputs: Any) -> Any:
         return self.module(inputs)

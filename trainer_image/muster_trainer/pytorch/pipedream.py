@@ -59,19 +59,19 @@ class PipeDreamModel(PipelineModel):
         self._stash: Mapping[str, torch.Tensor] | None = None
 
     def forward_backward(self, batch: Batch) -> torch.Tensor:
-        total = torch.zeros((), dtype=torch.float64, device=self.context.device)
+        sums = torch.zeros(2, dtype=torch.float64, device=self.context.device)
         pieces = list(self._micro_batches(batch))
         incoming = self._exchange(None, receive=self.pipeline_rank > 0, distance=-1)
         for number, (samples, real) in enumerate(pieces):
             inputs = samples[0] if self.pipeline_rank == 0 else incoming.requires_grad_()
-            flight, loss = self._forward_pass(batch.step, inputs, samples, real=real)
-            total += loss
+            flight, own = self._forward_pass(batch, inputs, samples, real=real)
+            sums += own
             self._flights.append(flight)
             returns = len(self._flights) > self.lag
             gradient = self._exchange(flight.outputs, receive=returns, distance=1)
             back = self._backward_pass(gradient) if returns else None
             incoming = self._exchange(back, receive=self.pipeline_rank > 0 and number + 1 < len(pieces), distance=-1)
-        return total
+        return sums
 
     def _micro_batches(self, batch: Batch) -> Iterator[tuple[Any, int]]:
         """The micro-batches, and the number of samples in each before the padding at its end. Leaves out micro-batches of padding only."""
@@ -81,17 +81,17 @@ class PipeDreamModel(PipelineModel):
             if real := int(weights[first : first + size].sum()):
                 yield tree_map(lambda tensor, first=first: tensor[first : first + size], samples), real
 
-    def _forward_pass(self, step: int, inputs: torch.Tensor, samples: Any, *, real: int) -> tuple[_Flight, torch.Tensor]:
-        """Starts a micro-batch. Returns it and the sum of its losses, which is 0 except in the last stage."""
+    def _forward_pass(self, batch: Batch, inputs: torch.Tensor, samples: Any, *, real: int) -> tuple[_Flight, torch.Tensor]:
+        """Starts a micro-batch. Returns it, and the sums of its losses and of their weights, which are 0 except in the last stage."""
         weights = {name: weight.detach().requires_grad_() for name, weight in self._stashed_weights().items()}
         with detect_peer_loss():
             outputs = functional_call(self._stage_module, dict(weights), (inputs,))
-        loss = torch.zeros((), dtype=torch.float64, device=self.context.device)
+        sums = torch.zeros(2, dtype=torch.float64, device=self.context.device)
         if self.has_last_stage:
             counted = tree_map(lambda tensor: tensor[:real], samples)
-            outputs = self.objective.loss_sum(outputs[:real], counted, np.ones(real, dtype=np.float32))
-            loss, outputs = outputs.detach().double(), outputs / real
-        return _Flight(step, inputs, outputs, weights), loss
+            loss, weight = self.objective.loss_sum(outputs[:real], counted, np.ones(real, dtype=np.float32), of=len(batch.indices))
+            sums, outputs = torch.stack([loss.detach().double(), weight.double()]), loss / weight
+        return _Flight(batch.step, inputs, outputs, weights), sums
 
     def _stashed_weights(self) -> Mapping[str, torch.Tensor]:
         """A copy of the current weights, which updates do not change. Micro-batches without an update between them share one copy."""
@@ -145,6 +145,9 @@ class PipeDreamModel(PipelineModel):
                 self._exchange(self._backward_pass(gradient), receive=False, distance=-1)
         with detect_peer_loss():
             self._wait_for_sends(most_pending=0)
+
+    def divide_by_weight(self, samples: int, weight: float) -> None:
+        """Does nothing, because each micro-batch has been divided by its own weight."""
 
     def update(self, step: int) -> None:
         """Does nothing, because each micro-batch has made its update already."""

@@ -63,10 +63,10 @@ class ScheduledModel(PipelineModel):
             self._schedule = (ScheduleGPipe if self.schedule is Schedule.GPIPE else Schedule1F1B)(stages[0], **options)
 
     def forward_backward(self, batch: Batch) -> torch.Tensor:
-        total = torch.zeros((), dtype=torch.float64, device=self.context.device)
+        total, self._weight = torch.zeros(2, dtype=torch.float64, device=self.context.device)
         for samples, weights in self.split.micro_batches(batch):
             losses: list[torch.Tensor] = []
-            self._samples, self._real = samples, int(weights.sum())
+            self._samples, self._real, self._step_size = samples, int(weights.sum()), len(batch.indices)
             inputs = (samples[0],) if self.pipeline_rank == 0 else ()
             target = torch.arange(self.rows, device=self.context.device) if self.has_last_stage else None
             with detect_peer_loss():
@@ -75,7 +75,7 @@ class ScheduledModel(PipelineModel):
         for parameter in self.module.parameters():
             if parameter.grad is not None:
                 parameter.grad /= len(batch.indices)
-        return total
+        return torch.stack([total, self._weight])
 
     def _loss(self, outputs: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """The sum of the losses of a micro-batch. `rows` are its positions among the samples. Positions from `_real` on are padding."""
@@ -83,4 +83,6 @@ class ScheduledModel(PipelineModel):
         if not count:
             return outputs.sum() * 0.0
         samples = tree_map(lambda tensor: tensor[rows[:count]], self._samples)
-        return self.objective.loss_sum(outputs[:count], samples, np.ones(count, dtype=np.float32))
+        loss, weight = self.objective.loss_sum(outputs[:count], samples, np.ones(count, dtype=np.float32), of=self._step_size)
+        self._weight = self._weight + weight.double()
+        return loss

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 import queue
 import threading
@@ -126,15 +127,16 @@ class Chief:
 
     def train_together(self, indices: np.ndarray, step: int) -> tuple[float, int, float]:
         """Trains on one batch that all workers share, with one update."""
-        sums, _, _, waits = zip(*call_all(self._model.workers, "train", indices, step), strict=True)
-        loss = sum(sums) / len(indices)
-        factor: float | None = 1.0
+        sums, weights, _, waits = zip(*call_all(self._model.workers, "train", indices, step), strict=True)
+        loss = sum(sums) / sum(weights) if any(weights) else math.nan
+        scale = len(indices) / sum(weights) if any(weights) else math.nan
+        factor: float | None = scale
         limit = self._task.config.gradientClipNorm
         if not np.isfinite(loss) and self._task.config.nanLoss == "Skip":
             factor = None
         elif limit:
-            norm = sum(call_all(self._model.servers, "square")) ** 0.5
-            factor = limit / norm if norm > limit else 1.0
+            norm = scale * sum(call_all(self._model.servers, "square")) ** 0.5
+            factor = scale * limit / norm if norm > limit else scale
         call_all(self._model.servers, "update", factor, rate=rate_share(self._task, step))
         return loss, 0, max(waits)
 
@@ -152,8 +154,8 @@ class Chief:
             self._next_step += 1
         worker, done = self._results.get(timeout=TIMEOUT.total_seconds())
         self._idle.append(worker)
-        loss, count, staleness, waited = result_of(done)
-        return loss / count, staleness, waited
+        loss, weight, staleness, waited = result_of(done)
+        return loss / weight if weight else math.nan, staleness, waited
 
     def _finish(self, worker: int, done: Future[Any]) -> None:
         self._results.put((worker, done))
@@ -172,9 +174,9 @@ class Worker:
         self._stream = stream
         self._is_ready.set()
 
-    def train(self, indices: np.ndarray, step: int) -> tuple[float, int, int, float]:
-        """Computes a worker's part of a step. Returns the sum of losses, the number of samples, the staleness, and the seconds of waiting
-        for samples."""
+    def train(self, indices: np.ndarray, step: int) -> tuple[float, float, int, float]:
+        """Computes a worker's part of a step. Returns the sum of losses, the sum of their weights, the staleness, and the seconds of
+        waiting for samples."""
         model, config = self._model, self._model.context.task.config
         if config.deterministic:
             torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))  # holds for this thread only, and calls have several
@@ -186,18 +188,22 @@ class Worker:
         model.seed(step)
         model.replica.train()
         model.replica.zero_grad(set_to_none=True)
-        total = model.forward_backward(batch).item()
+        model.objective.start_step(step)
+        total, weight = model.forward_backward(batch).tolist()
         gradients = {name: parameter.grad for name, parameter in model.replica.named_parameters() if parameter.grad is not None}
         if not model.is_synchronous:
-            if not np.isfinite(total) and config.nanLoss == "Skip":
-                return total, len(indices), 0, waited
+            if model.objective.is_weighted:
+                factor = len(indices) / weight if weight else math.nan
+                gradients = {name: gradient * factor for name, gradient in gradients.items()}
+            if config.nanLoss == "Skip" and not (weight and np.isfinite(total)):
+                return total, weight, 0, waited
             _clip(gradients, config.gradientClipNorm)
         when = {"update": not model.is_synchronous, "rate": rate_share(model.context.task, step)}
         calls = []
         for server in model.servers:
             own = {name: gradient for name, gradient in gradients.items() if model.owners[name] == server}
             calls.append(call(server, "push", model.context.rank, versions[server], own, **when))
-        return total, len(indices), max(result_of(one) for one in calls), waited
+        return total, weight, max(result_of(one) for one in calls), waited
 
     def _read(self, indices: np.ndarray, step: int) -> Iterator[Any]:
         model = self._model

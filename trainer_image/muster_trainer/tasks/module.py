@@ -15,8 +15,12 @@ code. The module has these functions, which are the same for all frameworks:
                                       sum_over_batch_size). If there is no test set, it returns None for "test", or has
                                       no parameter `split`.
     loss(outputs, batch)              Returns the loss of each sample, shape (n,), or the mean of the batch, shape ().
-                                      JAX accepts only the shape (n,), because it compiles for shares of one size, which
-                                      may be padded. `batch` is (inputs, targets) as tensors on the device, and the
+                                      Or a pair (values, weights), each of shape (n,), or their sums, shape (). Muster
+                                      divides the sum of all values by the sum of all weights, over all devices. Use it
+                                      for means over tokens, with a mask or with class weights. JAX accepts only the shape
+                                      (n,), because it compiles for shares of one size, which may be padded. Other results
+                                      are refused if a batch is computed in parts: a sum, or a loss that compares samples.
+                                      `batch` is (inputs, targets) as tensors on the device, and the
                                       weights if the data set has some. Do not multiply by the weights, because Muster
                                       does. Losses that Keras layers add (regularisers, add_loss) are added once,
                                       whatever the size of the world.
@@ -27,8 +31,8 @@ code. The module has these functions, which are the same for all frameworks:
     schedule(step, config)            Optional. Returns the factor of the learning rate at a step (from 0), such as
                                       0.1 ** (step // 1000). It depends on the step only, so that a resumed run has the
                                       same rates.
-    metrics(outputs, batch)           Optional. Returns {name: a value per sample, or their mean}. Muster averages over
-                                      the test set.
+    metrics(outputs, batch)           Optional. Returns {name: a value per sample, their mean, or a pair as for loss}.
+                                      Muster averages over the test set.
     tensor_parallel_plan(model)       For tensor parallelism in PyTorch. Returns {name or pattern of layers: their cut}.
                                       A cut is Colwise, Rowwise, ColwiseGathered or a ParallelStyle of torch.
 
@@ -52,7 +56,7 @@ import numbers
 import sysconfig
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, wraps
 from importlib.util import find_spec
 from pathlib import Path
@@ -92,6 +96,8 @@ class Task:
     schedule: Callable[[int, Config], float] | None = None
     survives: bool = False
     """Whether a process may continue in another world after the loss of a peer."""
+    is_checked: bool = True
+    """Whether loss and metrics are checked (see `averages.check`). The bundled tasks need no check."""
 
     def scheduled(self, step: int) -> float:
         """The factor of the learning rate at `step` (from 0), by the task's schedule. Raises UserError."""
@@ -126,7 +132,8 @@ def load_task(spec: TrainerSpec) -> Task:
         module = module_of(framework, models)
         identity = {"spec.trainer.task": spec.task} | {f"spec.trainer.config.{name}": config[name] for name in bundled.IDENTITY_KEYS}
         in_files = dataset_in_files(bundled.dataset) if config.data is not None else None
-        return _task(module, f"task {spec.task}", config, identity=identity, dataset=in_files, cache=spec.input.cache, survives=True)
+        task = _task(module, f"task {spec.task}", config, identity=identity, dataset=in_files, cache=spec.input.cache, survives=True)
+        return replace(task, is_checked=False)
     if spec.module is None:
         raise BadConfiguration(f"spec.trainer.{spec.entry_point} is run by the supervisor and not by a bundled strategy")
     config = read_config(spec.config, COMMON_KEYS, others_allowed=True)

@@ -7,7 +7,8 @@ function. It fails, with a message, if a release changes what the function needs
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -18,6 +19,9 @@ VALUE = "VARIABLE_VALUE"
 """The name of the value of a variable in a checkpoint."""
 JOIN_SECONDS = 0.2
 _JOIN = tf.train.Coordinator.join
+_seen = threading.local()
+_NUMBER = tf.distribute.Strategy.num_replicas_in_sync
+_NUMBER_SEEN = property(lambda strategy: getattr(_seen, "number", None) or _NUMBER.fget(strategy))
 
 
 def configure_coordination(*, leader: str, heartbeat_milliseconds: int, register_milliseconds: int) -> None:
@@ -40,6 +44,22 @@ def abort_collectives(message: str) -> None:
     before that, no connection breaks.
     """
     context.context().abort_collective_ops(tf.errors.UNAVAILABLE, message)
+
+
+@contextmanager
+def seen_devices(number: int) -> Iterator[None]:
+    """Sets the number of devices that code in the block gets from any strategy of tf.distribute. It holds for this thread only.
+
+    There is no other way: Keras' losses divide by this number, and so does `tf.nn.compute_average_loss`. Another strategy in the block
+    would hide this device's copies of the variables.
+    """
+    before = getattr(_seen, "number", None)
+    tf.distribute.Strategy.num_replicas_in_sync = _NUMBER_SEEN
+    _seen.number = number
+    try:
+        yield
+    finally:
+        _seen.number = before
 
 
 def has_devices() -> bool:

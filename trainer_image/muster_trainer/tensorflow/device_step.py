@@ -12,6 +12,7 @@ import tensorflow as tf
 from muster_contract.errors import UserError
 from muster_trainer.tasks.module import Task
 from muster_trainer.tensorflow.model import in_float32
+from muster_trainer.tensorflow.objective import Objective
 from muster_trainer.tensorflow.updates import Updates
 
 
@@ -24,59 +25,44 @@ class DeviceStep:
 
     def __init__(self, task: Task, model: keras.Model, updates: Updates, *, sparse: bool) -> None:
         self.task, self.model, self.variables = task, model, updates.variables
+        self.objective = Objective(task)
         self.sparse = sparse and not updates.needs_dense_gradients
 
     def gradients(self, shares: Iterable[Any], count: tf.Tensor) -> tuple[tf.Tensor, list[Any]]:
-        """The sum of the losses of all shares, and the gradients of this sum divided by `count`, the number of samples in the whole
-        step."""
+        """Of all shares, the sum of the losses and the sum of their weights, shape (2,), and the gradients of the former divided by
+        `count`, the number of samples in the whole step. `by_weight` gives the factor that the gradients still need."""
         gradients: list[Any] | None = None
-        total = tf.zeros(())
+        total = tf.zeros(2)
         for batch, weights in shares:
-            loss, parts = self._gradients_of(batch, weights, count)
+            sums, parts = self._gradients_of(batch, weights, count)
             if not self.sparse:
                 parts = [tf.convert_to_tensor(part) for part in parts]
             gradients = parts if gradients is None else [tf.add_n(pair) for pair in zip(gradients, parts, strict=True)]
-            total += loss
+            total += sums
         return total, gradients or []
+
+    def by_weight(self, gradients: list[Any], weight: tf.Tensor, count: tf.Tensor) -> list[Any]:
+        """The gradients divided by the weight of the whole step in place of `count`."""
+        return [tf.math.scalar_mul(count / weight, one) for one in gradients]
 
     def metrics(self, share: Any) -> dict[str, tf.Tensor]:
         """The sums of the loss and of the task's metrics over the samples, without padding."""
         batch, weights = share
-        outputs = in_float32(self.model(batch[0], training=False))
-        values = {"loss": self._losses(outputs, batch), **self.task.metrics(outputs, batch)}
-        return {name: self._weighted_sum(value, weights, name) for name, value in values.items()}
+        return self.objective.metric_sums(in_float32(self.model(batch[0], training=False)), batch, weights)
 
     def _gradients_of(self, batch: Any, weights: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, list[Any]]:
         values = [variable.value for variable in self.variables]
         with tf.GradientTape() as tape:
-            loss = self._loss(self.model(batch[0], training=True), batch, weights)
-            mean = loss / count
-        return loss, tape.gradient(mean, values, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+            sums = self._loss(self.model(batch[0], training=True), batch, weights)
+            mean = sums[0] / count
+        return sums, tape.gradient(mean, values, unconnected_gradients=tf.UnconnectedGradients.ZERO)
 
     def _loss(self, outputs: Any, batch: Any, weights: tf.Tensor) -> tf.Tensor:
-        """The sum of the task's losses, plus this device's share of the losses that layers add (regularisers, add_loss)."""
-        loss = self._weighted_sum(self._losses(in_float32(outputs), batch), weights, "loss")
+        """The sum of the task's losses, plus this device's share of the losses that layers add (regularisers, add_loss), and the sum of
+        the weights: shape (2,)."""
+        loss, weight = self.objective.loss_sum(in_float32(outputs), batch, weights)
         added = [tf.cast(one, tf.float32) for one in self.model.losses]
-        total: tf.Tensor = loss + (tf.add_n(added) * tf.reduce_sum(weights) if added else tf.zeros(()))
-        return total
-
-    def _losses(self, outputs: Any, batch: Any) -> Any:
-        """The task's losses, times the weights of samples if the data set has weights."""
-        values = self.task.loss(outputs, batch)
-        if len(batch) == 2:
-            return values
-        return tf.cast(values, tf.float32) * tf.cast(self.task.weights_for(values, batch), tf.float32)
-
-    def _weighted_sum(self, values: Any, weights: tf.Tensor, name: str) -> tf.Tensor:
-        """The weighted sum of `values`, which are one value per sample or their mean."""
-        each: tf.Tensor = tf.cast(values, tf.float32)
-        if each.shape.rank == 0:
-            return each * tf.reduce_sum(weights)
-        if each.shape.rank != 1:
-            raise UserError(
-                f"{self.task.title}: {name} must have the shape (n,), a value per sample, or () for their mean; it has {each.shape}"
-            )
-        return tf.reduce_sum(each * weights)
+        return tf.stack([loss + tf.add_n(added) * weight if added else loss, weight])
 
 
 class KerasStep(DeviceStep):
@@ -106,7 +92,7 @@ class KerasStep(DeviceStep):
         """Replaces Model.compute_loss. Returns this device's part of the mean loss of the step."""
         weights, count = sample_weight
         self._traced.loss = self._loss(y_pred, (x, *y), weights)
-        return self._traced.loss / count
+        return self._traced.loss[0] / count
 
     def _take_gradients(self, pairs: Iterable[tuple[Any, keras.Variable]]) -> None:
         """Replaces Optimizer.apply_gradients."""

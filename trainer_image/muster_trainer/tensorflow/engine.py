@@ -14,11 +14,13 @@ from muster_contract.batch import learning_rate_factor
 from muster_contract.options import Loop
 from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.data import weighted_share
+from muster_trainer.tasks.averages import averages, is_check_due
 from muster_trainer.tasks.module import Task
 from muster_trainer.tensorflow import model
 from muster_trainer.tensorflow.device_step import DeviceStep, KerasStep
 from muster_trainer.tensorflow.input import Reading, StepSamples
 from muster_trainer.tensorflow.machine import prepare
+from muster_trainer.tensorflow.objective import Check
 from muster_trainer.tensorflow.state import State, bytes_of
 from muster_trainer.tensorflow.updates import Updates
 from muster_trainer.tensorflow.workers import SUM, Workers
@@ -51,6 +53,8 @@ class KerasEngine:
             self.updates = Updates(task, self.model, variables, workers=self.workers, rate=self.learning_rate)
             step = KerasStep if spec.options.loop is Loop.FIT else DeviceStep
             self.device_step = step(task, self.model, self.updates, sparse=self.sparse_gradients)
+        self._check = Check(task, self.model) if task.is_checked else None
+        self._is_checked = False
         self.random_state = model.RandomState(self.model, seed=task.config.seed, rank=self.rank)
         self.state = State(self.model, self.updates.optimizer, workers=self.workers, io_device=io_device)
         self._measure = tf.function(self._measure_on_devices, reduce_retracing=True, autograph=False)
@@ -75,7 +79,15 @@ class KerasEngine:
                 values = self._measure(share)
             for name, value in values.items():
                 sums[name] = sums.get(name, 0.0) + float(value.numpy())
-        return {name: value / sum(map(len, steps)) for name, value in sums.items()}
+        return averages(sums, sum(map(len, steps)))
+
+    def check(self, indices: np.ndarray, *, step: int, parts: int) -> None:
+        """Checks the task's functions in the first step of this process, and in the steps of `is_check_due`, if batches are computed in
+        `parts`. Raises UserError, on all workers alike."""
+        if self._check and parts > 1 and (not self._is_checked or is_check_due(step)):
+            self._is_checked = True
+            with peers(self.rank):
+                self._check.run(indices)
 
     def part_to_save(self, directory: Path, *, room: int) -> Part:
         return self.state.part_to_save(directory, room=room)

@@ -11,8 +11,10 @@ import tensorflow as tf
 
 from muster_contract.errors import StorageUnavailable
 from muster_trainer.data import DataSet
+from muster_trainer.tasks.averages import averages
 from muster_trainer.tasks.batches import read_batch
 from muster_trainer.tasks.module import Task, describe
+from muster_trainer.tensorflow.objective import Objective
 from muster_trainer.tensorflow.state import STORAGE_ERRORS, load_model
 from muster_trainer.tensorflow.world import one_line
 
@@ -58,8 +60,6 @@ def measure(task: Task, directory: Path, data: DataSet, indices: np.ndarray) -> 
 
 
 def _measure(task: Task, outputs: Any, batch: Any) -> dict[str, float]:
-    losses = task.loss(outputs, batch)
-    if len(batch) > 2:
-        losses = tf.cast(losses, tf.float32) * tf.cast(task.weights_for(losses, batch), tf.float32)
-    values = {"loss": losses, **task.metrics(outputs, batch)}
-    return {name: float(tf.reduce_mean(tf.cast(value, tf.float32))) for name, value in values.items()}
+    rows = len(tf.nest.flatten(batch[1])[0])
+    sums = Objective(task).metric_sums(outputs, batch, tf.ones(rows))
+    return averages({name: float(value) for name, value in sums.items()}, rows)

@@ -130,6 +130,7 @@ class ParameterServer(KerasEngine, Engine):
         """Schedules batches before step `limit`, so that workers are busy. If a stop or a save is requested, only one batch at a time."""
         most = 1 if any(self.requested.values()) else BATCHES_PER_WORKER * self.worker_count
         while self.next_step < limit and len(self.handed_out) < most:
+            self.check(self.order.batch_indices(self.next_step), step=self.next_step, parts=self.devices * self.pieces)
             self.updates.set_learning_rate(self.next_step)
             hand_out, waited = self._batch(self.next_step)
             self.handed_out.append((hand_out(), hand_out, waited))
@@ -165,8 +166,9 @@ class ParameterServer(KerasEngine, Engine):
     def _take_turn(self, batch: Any, weights: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """The mean loss of a batch, and its staleness."""
         before = self.updates_made.read_value()
-        losses, gradients = self.strategy.run(self._compute, args=(batch, weights, before))
-        loss = self.strategy.reduce(SUM, losses, axis=None)
+        sums, gradients = self.strategy.run(self._compute, args=(batch, weights, before))
+        total, weight = tf.unstack(self.strategy.reduce(SUM, sums, axis=None))
+        loss = total / weight
 
         def update() -> tf.Tensor:
             with tf.control_dependencies(tf.nest.flatten(gradients, expand_composites=True)):
@@ -175,7 +177,7 @@ class ParameterServer(KerasEngine, Engine):
             return others
 
         now = tf.cond(tf.math.is_finite(loss), update, lambda: before) if self.skips else update()
-        return loss / tf.reduce_sum(weights), now - before
+        return loss, now - before
 
     def _take_turn_by_rows(self, tables: Any, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """The same, with the samples `indices` of the worker's own data set."""
@@ -183,7 +185,7 @@ class ParameterServer(KerasEngine, Engine):
         return self._take_turn(batch, tf.ones(tf.shape(indices)))
 
     def _compute(self, batch: Any, weights: tf.Tensor, before: tf.Tensor) -> tuple[tf.Tensor, list[Any]]:
-        """The loss and the gradients of a batch. It reads the variables after `before` is computed."""
+        """The sums of losses and weights of a batch, and its gradients. It reads the variables after `before` is computed."""
         parts, count = self.devices * self.pieces, tf.size(weights)
         first = int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group)) * self.pieces
         with tf.control_dependencies([before]):
@@ -191,7 +193,11 @@ class ParameterServer(KerasEngine, Engine):
             if parts > 1:
                 rows = [slice(count * part // parts, count * (part + 1) // parts) for part in range(first, first + self.pieces)]
                 portions = [tf.nest.map_structure(lambda one, r=r: one[r], (batch, weights)) for r in rows]
-            return self.device_step.gradients(portions, tf.reduce_sum(weights))
+            sums, gradients = self.device_step.gradients(portions, tf.reduce_sum(weights))
+        if self.device_step.objective.is_weighted:
+            weight = sums[1] if self.devices == 1 else self.updates.sum_over_devices([sums[1]])[0]
+            gradients = self.device_step.by_weight(gradients, weight, tf.reduce_sum(weights))
+        return sums, gradients
 
     def _measure_on_devices(self, share: Any) -> dict[str, tf.Tensor]:
         return self.device_step.metrics(share)

@@ -50,6 +50,7 @@ class Synchronous(KerasEngine, Engine):
         self.readings = self._readings(self.task.train, order.batch_indices, steps)
 
     def step(self, indices: np.ndarray, *, step: int, stop: bool, save: bool, busy: bool) -> StepOutcome:
+        self.check(indices, step=step, parts=self.devices * self.accumulation)
         self.random_state.set(step)
         self.updates.set_learning_rate(step)
         samples = StepSamples.take(self.readings)
@@ -61,14 +62,15 @@ class Synchronous(KerasEngine, Engine):
         with peers(self.rank):
             self._trace_for_any_length(batches, count, votes)
             summed, gradients, passed = self._train(batches, count, votes)
-            loss_sum, stops, saves, busies, *reports = summed.numpy().tolist()
+            loss_sum, weight, stops, saves, busies, *reports = summed.numpy().tolist()
             waited = self.workers.slowest_input(np.reshape(reports, report.shape), samples.failure)
-            if gradients and (math.isfinite(loss_sum) or not self.skips):
+            loss = loss_sum / weight if weight else math.nan
+            if gradients and (math.isfinite(loss) or not self.skips):
                 self._updating = True
                 self._update(gradients)
                 self._updating = False
         return StepOutcome(
-            loss=loss_sum / len(indices),
+            loss=loss,
             stop=stops > 0,
             save=saves > 0,
             busy=busies > 0,
@@ -120,12 +122,14 @@ class Synchronous(KerasEngine, Engine):
     def _train_on_devices(self, batches: Any, count: tf.Tensor, votes: tf.Tensor) -> tuple[tf.Tensor, Any, Any]:
         """Trains on all devices. Returns three values:
 
-        - the sum of the losses, and after it the sums of the votes;
+        - the sums of the losses, of their weights, and of the votes;
         - the gradients of each device if `updates_apart` is True, else ();
         - the `time.monotonic` at which all gradients of this worker were ready if `measures_passes` is True, else ().
         """
         sums, gradients = self.strategy.run(self._pass_on_device, args=(batches, count, votes))
         ready = self._time_after(gradients) if self.measures_passes else ()
+        if self.device_step.objective.is_weighted:
+            gradients = self.strategy.run(self._by_weight, args=(gradients, sums, count))
         if self.updates.takes_sums:
             gradients = self.strategy.run(self.updates.sum_over_devices, args=(gradients,))
         if not self.updates_apart:
@@ -133,9 +137,14 @@ class Synchronous(KerasEngine, Engine):
         return self.strategy.reduce(SUM, sums, axis=None), gradients if self.updates_apart else (), ready
 
     def _pass_on_device(self, batches: Any, count: tf.Tensor, votes: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """The loss and the votes in one tensor, and the gradients. One tensor is enough for one collective, which saves time."""
-        loss, gradients = self.device_step.gradients(batches, count)
-        return tf.concat([loss[tf.newaxis], votes], axis=0), gradients
+        """The loss, its weight and the votes in one tensor, and the gradients. One tensor is enough for one collective, which saves
+        time."""
+        sums, gradients = self.device_step.gradients(batches, count)
+        return tf.concat([sums, votes], axis=0), gradients
+
+    def _by_weight(self, gradients: Any, sums: tf.Tensor, count: tf.Tensor) -> list[Any]:
+        (weight,) = self.updates.sum_over_devices([sums[1]])
+        return self.device_step.by_weight(gradients, weight, count)
 
     def _time_after(self, gradients: Any) -> Any:
         local = [one for each in gradients for one in self.strategy.experimental_local_results(each)]
