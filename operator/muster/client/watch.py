@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from muster.api.constants import INDEX_LABEL, JOB_NAME_LABEL, JOB_UID_LABEL
 from muster.api.job import TrainingJob
 from muster.api.status import Phase, TrainingJobStatus
-from muster.client import errors
+from muster.client import cuts, errors
 from muster.client.connection import Connection
 from muster.client.jobs import Jobs
 from muster.client.logs import tails_of
@@ -84,7 +84,7 @@ class FreshProgress:
         if job is None or progress is None or job.status.phase is not Phase.RUNNING:
             return
         selector = f"{JOB_NAME_LABEL}={job.metadata.name},{JOB_UID_LABEL}={job.metadata.uid},{INDEX_LABEL}=0"
-        pods = await self._connection.items(f"/api/v1/namespaces/{self._connection.namespace}/pods", labelSelector=selector)
+        pods = await self._connection.items(self._connection.path("v1", "pods"), cuts.pod, labelSelector=selector)
         logs = await tails_of(self._connection, pods, lines=LINES, most_bytes=MOST_BYTES)
         printed = [point for _, lines in logs for line in lines if (point := read_epoch_line(line.text))]
         step, loss = max(printed, default=(0, 0.0))
