@@ -179,7 +179,7 @@ def test_a_module_that_ends_the_process_when_it_is_imported_has_failed(run: Supe
     assert "the training code ended the process" in run.last_words()["message"]
 
 
-def test_a_prompt_without_an_end_of_its_line_is_no_part_of_the_error_after_it(run: SupervisorRun) -> None:
+def test_an_unfinished_prompt_is_no_part_of_the_error_after_it(run: SupervisorRun) -> None:
     run.start("input('name? ')")
     assert run.wait() == 10
     assert run.last_words()["message"] == "rank 0: EOFError: EOF when reading a line"

@@ -94,7 +94,7 @@ def test_equal_errors_of_a_script_without_steps_do_not_end_the_job() -> None:
     assert story.status.phase is Phase.RECOVERING
 
 
-def test_a_local_run_of_a_script_ends_after_one_repeat_of_an_error_unless_the_attempt_lasted() -> None:
+def test_a_local_script_ends_after_one_repeat_of_a_quick_error() -> None:
     for ended, ends in (((20, 60), True), ((20, 660), False)):
         story = Story(job(workers=1, trainer={"script": "train.py"}), policy=Policy(repeats_without_steps=True))
         for attempt, seconds in enumerate(ended):

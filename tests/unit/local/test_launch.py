@@ -248,7 +248,7 @@ def test_the_message_names_an_invalid_setting(setting: str, message: str) -> Non
     assert "Traceback" not in str(caught.value)
 
 
-def test_the_processes_take_the_debug_setting_of_the_user_and_no_other_name_of_muster() -> None:
+def test_the_processes_take_the_debug_setting_of_the_user() -> None:
     env = launched({"MUSTER_DEBUG": "1", "MUSTER_ROLE": "x"}).env
     assert env["MUSTER_DEBUG"] == "1"
     assert env["MUSTER_ROLE"] == "worker"

@@ -133,7 +133,7 @@ def test_an_invalid_job_is_shown_once_with_the_name_of_its_file(tmp_path: Path) 
     assert str(log) in lines[1]
 
 
-def test_the_end_of_a_log_shows_the_last_error_once_and_a_progress_bar_as_it_was_last(tmp_path: Path) -> None:
+def test_the_end_of_a_log_shows_an_error_once_and_the_last_state_of_a_bar(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     error = "Traceback (most recent call last):\n  at line 4\nValueError: NaN\n"
     log.write_bytes(f"start\n{error}again\r\n1 %\r2 %\r3 %{error}".encode())
@@ -142,7 +142,7 @@ def test_the_end_of_a_log_shows_the_last_error_once_and_a_progress_bar_as_it_was
     assert log_tail(log) == []
 
 
-def test_the_line_about_a_restart_leaves_out_the_cause_that_has_a_line_of_its_own() -> None:
+def test_the_line_about_a_restart_leaves_out_its_cause() -> None:
     record = failed(0, reason=Reason.USER_ERROR, message="rank 0: KeyError: 'b'")
     message = "attempt 1 begins at 10:00:01 UTC (back-off), after UserError of worker-1: rank 0: KeyError: 'b'"
     status = TrainingJobStatus(phase=Phase.RECOVERING, message=message, attempts=(record, BEGUN))

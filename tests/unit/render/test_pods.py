@@ -339,7 +339,7 @@ def test_a_process_has_as_many_threads_as_cpus(cpu: str | int, processes: int, t
     assert environment_of(pod)["OMP_NUM_THREADS"] == threads
 
 
-def test_torchrun_gives_its_workers_the_grace_period_unless_the_job_sets_another_time() -> None:
+def test_torchrun_gives_its_workers_the_grace_period_unless_the_job_sets_it() -> None:
     name = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
     job = {"trainer": {"command": ["torchrun", "a.py"]}, "checkpoint": {"gracePeriodSeconds": 300}}
     [pod] = pods_of(ddp(**job, roles={"worker": {"replicas": 1}})).values()

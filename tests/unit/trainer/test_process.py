@@ -139,7 +139,7 @@ def test_odd_code_of_the_user_changes_no_exit_code(body: str, code: int, message
     assert (message or "") in ended.stderr
 
 
-def test_an_error_of_a_framework_names_the_line_of_the_user_and_its_traceback_is_printed(tmp_path: Path) -> None:
+def test_an_error_names_the_line_of_the_user_and_its_traceback_is_printed(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text("import json\n\ndef loss(outputs, batch):\n    return json.loads(batch)\n")
     body = f"""
     sys.path.insert(0, {str(tmp_path)!r})

@@ -275,7 +275,7 @@ def test_figures_that_are_not_numbers_are_left_out(enter: Enter) -> None:
     assert [event["metrics"] for event in of(sent, "evaluation")] == [{"recall": 0.5}]
 
 
-def test_a_forked_helper_ends_at_sigterm_although_the_program_saves_first(enter: Enter) -> None:
+def test_a_forked_helper_ends_at_sigterm(enter: Enter) -> None:
     sent = enter()
     assert not muster.should_stop()
     assert of(sent, "handlesStop") == [{"event": "handlesStop", "pid": os.getpid()}]
