@@ -393,6 +393,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "lifecycle/test_status",
     ),
     _unit(
+        "save-after-a-deadline-ignored",
+        "the status of a job that a deadline has ended lacks its last commit",
+        "muster.lifecycle.transition.transition:with_progress",
+        lambda original: lambda status, facts: status,
+        "lifecycle/test_deadline",
+    ),
+    _unit(
         "last-words-acknowledge-all",
         "a world is taken for complete while processes of the attempt before run in it",
         "muster.lifecycle.facts.membership:_reported",

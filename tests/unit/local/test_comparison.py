@@ -117,7 +117,7 @@ def test_the_steps_decide_which_variant_is_fastest_and_not_the_pauses_between_th
     assert verdict(replace(slow_steps, step_samples=32), twice_the_batch).startswith("b trains fastest")
 
 
-def test_variants_whose_intervals_overlap_cannot_be_told_apart() -> None:
+def test_no_variant_is_fastest_if_the_intervals_of_the_steps_overlap() -> None:
     one, other = figures(1, 20.0, 0.0), figures(1, 20.3, 0.0)
     assert verdict(one, other).startswith("Too short to tell whether a or b")
     assert verdict(other, one).startswith("Too short to tell whether b or a")

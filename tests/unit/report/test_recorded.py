@@ -64,6 +64,8 @@ def test_the_attempts_of_a_deleted_job_become_its_history_and_its_status(tmp_pat
     recorded = read(tmp_path)
     status = recorded.status()
     assert (recorded.state, status.phase.value, status.attempt) == ("Succeeded", "Succeeded", 1)
+    leave(tmp_path / NAMESPACE / NAME, attempt=2, lastWords={"code": 21, "reason": "Preempted"})
+    assert read(tmp_path).state == "Stopped", "a job that a user deletes is no preemption"
     assert status.progress is not None
     assert (status.progress.step, status.progress.loss) == (10, "0.5")
     first = status.attempts[0]
