@@ -435,13 +435,6 @@ MUTANTS: tuple[Mutant, ...] = (
         _always(True),
     ),
     _mutant(
-        "shortened-while-it-saves",
-        "a replica that is asked to stop gets ten seconds for a save that takes a minute",
-        "observed",
-        "ReplicaView.only_side_cars_run",
-        lambda original: property(lambda self: self.deleting is not None),
-    ),
-    _mutant(
         "side-cars-of-init-containers-stay",
         "a job that has ended holds its devices as long as a side-car ignores the kubelet",
         "transition.clean_up",
@@ -665,6 +658,13 @@ BY_UNIT_TESTS: tuple[Mutant, ...] = (
         "muster.lifecycle.facts.silence:_is_node_lost",
         _always(True),
         "lifecycle/test_spares",
+    ),
+    _unit(
+        "shortened-while-it-saves",
+        "a replica that is asked to stop gets ten seconds for a save that takes a minute",
+        "muster.lifecycle.observed:ReplicaView.only_side_cars_run",
+        lambda original: property(lambda self: self.deleting is not None),
+        "lifecycle/test_success",
     ),
     # spares
     _unit(

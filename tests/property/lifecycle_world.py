@@ -659,7 +659,7 @@ class World:
         elif pod.view.deleting is None:
             self._change(action.name, deleting=self.now, due=self.now + min(GRACE, self._grace_of(action)))
         elif pod.view.due:
-            allowed = seen_as.deleting is None or seen_as.only_side_cars_run
+            allowed = seen_as.deleting is None or (seen_as.phase.ended and (seen_as.lingers or seen_as.closing))
             check(allowed, "grace", f"the grace period of {action.name} gets shorter, and its trainer may save")
             self._change(action.name, due=min(pod.view.due, pod.view.deleting + self._grace_of(action)))
 

@@ -57,7 +57,7 @@ def test_a_job_without_an_operator_is_named_with_the_pod_that_is_gone() -> None:
     ],
     ids=["its pod is there", "pods cannot be read", "its status is new", "it is in another namespace"],
 )
-def test_nothing_is_said_without_a_proof(connection: Connection, listed: dict[str, Any]) -> None:
+def test_without_a_proof_there_is_no_sentence(connection: Connection, listed: dict[str, Any]) -> None:
     assert neglects(connection, listed) == []
 
 
