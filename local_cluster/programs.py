@@ -68,7 +68,8 @@ SOURCES = (
     Source("kwok", {"kwok": "sigs.k8s.io/kwok/cmd/kwok"}, "about 1 min"),
     Source("cyclonus", {"cyclonus": "github.com/mattfenwick/cyclonus/cmd/cyclonus"}, "about 1 min"),
     Source("versitygw", {"versitygw": "github.com/versity/versitygw/cmd/versitygw"}, "about 2 min"),
-    Source("kueue", {"kueue": "sigs.k8s.io/kueue/cmd/kueue"}, "about 5 min"),
+    Source("kueue", {"kueue": "sigs.k8s.io/kueue/cmd/kueue"}, "about 6 min"),
+    Source("kueue-oldest", {"kueue-oldest": "sigs.k8s.io/kueue/cmd/kueue"}, "about 5 min"),
     Source("scheduler-plugins", {"scheduler-plugins": "sigs.k8s.io/scheduler-plugins/cmd/scheduler"}, "about 12 min"),
     Source("pause", {"pause": "muster.test/pause"}, "a few seconds"),
 )

@@ -1,4 +1,4 @@
-"""Jobs in the queues of Kueue 0.10.1: `make kueue-test`. The quota has room for QUOTA workers of one CPU."""
+"""Jobs in the queues of Kueue 0.17.0, or 0.10.1: `make kueue-test`. The quota has room for QUOTA workers of one CPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.api_server.api import ApiError, Object
 from tests.support.api_server.gangs import end
 from tests.support.api_server.jobs import Jobs, condition, job
 from tests.support.api_server.kubelet import Kubelet
-from tests.support.api_server.kueue import API
+from tests.support.api_server.kueue import API, kueue_object
 from tests.support.api_server.operators import OperatorProcess
 from tests.support.waiting import wait_until
 
@@ -91,8 +91,7 @@ def test_a_suspended_job_gives_its_quota_back_and_waits_again_when_it_resumes(jo
 def test_a_queue_that_does_not_exist_is_named_and_holds_the_job_until_it_does(jobs: Jobs) -> None:
     jobs.submit(queued_job("digits", 1, queue="late"))
     waits(jobs, "digits", words="LocalQueue late doesn't exist")
-    kind = {"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "LocalQueue"}
-    queue = {**kind, "metadata": {"name": "late"}, "spec": {"clusterQueue": "all"}}
+    queue = kueue_object("LocalQueue", "late", {"clusterQueue": "all"})
     jobs.api.create(f"{API}/namespaces/{jobs.namespace}/localqueues", queue)
     jobs.reaches("digits", "Running")
 

@@ -19,10 +19,22 @@ from local_cluster.ports import free_ports
 from tests.support.api_server.api import Api, ApiError, Object
 from tests.support.waiting import wait_until
 
-API = "/apis/kueue.x-k8s.io/v1beta1"
+WHICH_VARIABLE = "MUSTER_TEST_KUEUE"
+"""Selects Kueue: `newest`, the default, or `oldest`, which serves only v1beta1."""
+_PROGRAM, VERSION = {"newest": ("kueue", "v1beta2"), "oldest": ("kueue-oldest", "v1beta1")}[os.environ.get(WHICH_VARIABLE, "newest")]
 _GROUP = "kueue.x-k8s.io"
+API = f"/apis/{_GROUP}/{VERSION}"
 _VISIBILITY_PORT = 8082  # fixed in Kueue
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+_ROOT_WITH_CERTIFICATE = """
+mkdir -p /tmp/root/visibility
+cp {folder}/tls.crt {folder}/tls.key /tmp/root/visibility
+for each in $(ls -A /); do
+  if [ -L /$each ]; then cp -P /$each /tmp/root; continue; fi
+  if [ -d /$each ]; then mkdir -p /tmp/root/$each && mount --rbind /$each /tmp/root/$each; fi
+done
+"""
+"""A root folder with the certificate where newer versions of Kueue read that of their visibility API."""
 _OWN_MOUNTS = ["unshare", "--user", "--map-root-user", "--mount"]
 _HOOKS = {
     "MutatingWebhookConfiguration": "mutatingwebhookconfigurations",
@@ -39,7 +51,7 @@ def define(api: Api) -> None:
 
 
 def kueue_object(kind: str, name: str, spec: Object) -> Object:
-    return {"apiVersion": f"{_GROUP}/v1beta1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+    return {"apiVersion": f"{_GROUP}/{VERSION}", "kind": kind, "metadata": {"name": name}, "spec": spec}
 
 
 def quota(flavor: str, cpu: int) -> list[Object]:
@@ -81,7 +93,7 @@ def kueue(folder: Path, kubeconfig: Path, *, shows_positions: bool = False, read
     api, (health, webhook) = Api.of(kubeconfig), free_ports(2)
     authority = _certificate(folder)
     configuration: dict[str, Any] = {
-        "apiVersion": "config.kueue.x-k8s.io/v1beta1",
+        "apiVersion": f"config.kueue.x-k8s.io/{VERSION}",
         "kind": "Configuration",
         "health": {"healthProbeBindAddress": f"127.0.0.1:{health}"},
         "metrics": {"bindAddress": "0"},
@@ -94,12 +106,12 @@ def kueue(folder: Path, kubeconfig: Path, *, shows_positions: bool = False, read
     }
     if ready_seconds:
         requeuing = {"timestamp": "Eviction", "backoffBaseSeconds": 1}
-        waiting = {"enable": True, "timeout": f"{ready_seconds}s", "blockAdmission": False, "requeuingStrategy": requeuing}
-        configuration["waitForPodsReady"] = waiting
+        waiting = {"timeout": f"{ready_seconds}s", "blockAdmission": False, "requeuingStrategy": requeuing}
+        configuration["waitForPodsReady"] = {**waiting, **({"enable": True} if VERSION == "v1beta1" else {})}
     (folder / "kueue.yaml").write_text(yaml.safe_dump(configuration))
     programs = local_cluster.Programs(local_cluster.Places.default())
-    programs.ensure(["kueue"])
-    command = [str(programs.path("kueue")), f"--config={folder / 'kueue.yaml'}", f"--kubeconfig={kubeconfig}"]
+    programs.ensure([_PROGRAM])
+    command = [str(programs.path(_PROGRAM)), f"--config={folder / 'kueue.yaml'}", f"--kubeconfig={kubeconfig}"]
     environment = dict(os.environ)
     if shows_positions:
         command = [*_in_cluster(folder, kubeconfig, environment), *command]
@@ -115,7 +127,7 @@ def kueue(folder: Path, kubeconfig: Path, *, shows_positions: bool = False, read
 
 def _source() -> Path:
     programs = local_cluster.Programs(local_cluster.Places.default())
-    return programs.module_folder("kueue", "sigs.k8s.io/kueue") / "config" / "components"
+    return programs.module_folder(_PROGRAM, "sigs.k8s.io/kueue") / "config" / "components"
 
 
 def _in_cluster(folder: Path, kubeconfig: Path, environment: dict[str, str]) -> list[str]:
@@ -135,7 +147,8 @@ def _in_cluster(folder: Path, kubeconfig: Path, environment: dict[str, str]) -> 
     lines.append("mount -t tmpfs none /tmp")
     for number, path in enumerate(kept):
         lines += [f"mkdir -p {quote(str(path))}", f"mount --bind /var/run/kept-{number} {quote(str(path))}"]
-    return [*_OWN_MOUNTS, "sh", "-c", "\n".join([*lines, 'exec "$@"']), "sh"]
+    lines += [_ROOT_WITH_CERTIFICATE.format(folder=quote(str(folder)))]
+    return [*_OWN_MOUNTS, "sh", "-c", "\n".join([*lines, 'exec chroot /tmp/root "$@"']), "sh"]
 
 
 def _register_visibility(api: Api) -> None:
@@ -143,14 +156,14 @@ def _register_visibility(api: Api) -> None:
     api.create("/api/v1/namespaces", {"metadata": {"name": "kueue-system"}})
     service = {"type": "ExternalName", "externalName": "localhost"}
     api.create("/api/v1/namespaces/kueue-system/services", {"metadata": {"name": "visibility-server"}, "spec": service})
-    registration = yaml.safe_load((_source() / "visibility" / "apiservice_v1beta1.yaml").read_text())
+    registration = yaml.safe_load((_source() / "visibility" / f"apiservice_{VERSION}.yaml").read_text())
     reference = {"namespace": "kueue-system", "name": "visibility-server", "port": _VISIBILITY_PORT}
     registration["spec"] = {**registration["spec"], "service": reference, "insecureSkipTLSVerify": True}
     api.create("/apis/apiregistration.k8s.io/v1/apiservices", registration)
 
     def is_served() -> bool:
         with suppress(ApiError):
-            return bool(api.get(f"/apis/{registration['spec']['group']}/v1beta1"))
+            return bool(api.get(f"/apis/{registration['spec']['group']}/{VERSION}"))
         return False
 
     wait_until(is_served, "the visibility API of Kueue answers")
@@ -193,6 +206,6 @@ def _serves(api: Api) -> bool:
 
 def _answers(api: Api) -> bool:
     with suppress(ApiError):
-        flavor = {"apiVersion": f"{_GROUP}/v1beta1", "kind": "ResourceFlavor", "metadata": {"name": "probe"}}
+        flavor = kueue_object("ResourceFlavor", "probe", {})
         return bool(api.request("POST", f"{API}/resourceflavors?dryRun=All", flavor))
     return False
