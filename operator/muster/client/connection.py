@@ -30,8 +30,8 @@ from muster_contract.text import printable
 
 MERGE_PATCH = "application/merge-patch+json"
 TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1"
-PAGE, FIRST_PAGE = 250, 25  # objects in one page of a list, and in the first page, which shows their size
-LARGEST_PAGE = 2 << 20
+PAGE, FIRST_PAGE = 500, 25  # objects in one page of a list, and in the first page, which shows their size
+LARGEST_PAGE = 4 << 20
 """Bytes in one page with several objects. Hostile objects take fifty times as much memory when they are parsed."""
 LARGEST_ANSWER = 4 << 20
 """Bytes of one object. The API server stores at most 1.5 MiB of it."""

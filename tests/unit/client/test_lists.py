@@ -81,7 +81,8 @@ def test_jobs_are_listed_without_their_specs() -> None:
     assert server.asked[0].query["includeObject"] == "Metadata"
 
 
-def test_a_list_is_read_in_pages_of_few_bytes() -> None:
+def test_a_list_is_read_in_pages_of_few_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "LARGEST_PAGE", 1 << 20)
     objects = [{"metadata": {"name": f"n{number}", "annotations": {"large": "x" * 300_000}}} for number in range(12)]
     server = Server(objects)
     names = on(server, lambda connection: connection.items(connection.path("v1", "events"), cuts.plain))
@@ -105,7 +106,7 @@ def test_a_pod_is_kept_without_what_no_explanation_reads() -> None:
     assert {each["metadata"]["labels"]["muster.dev/index"] for each in pods} == {str(number) for number in range(100)}
 
 
-def test_what_is_kept_of_a_list_is_limited_and_the_explanation_names_what_was_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_kept_of_a_list_is_limited_and_what_was_not_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuts, "MOST_KEPT", 3000)
     server = Server([pod(number, nodeName=f"node-{number}" * 20) for number in range(50)])
     snapshot = on(server, lambda connection: snapshot_of(connection, "digits"))

@@ -63,7 +63,7 @@ def test_the_address_of_the_world_comes_from_the_environment() -> None:
     assert address_of({})[:2] == (0, 1)
 
 
-def test_a_connection_without_the_greeting_of_the_world_is_not_read_further_and_disturbs_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_without_the_greeting_is_closed_and_disturbs_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meeting_module, "MOST_WAITING", 3)
     [port] = free_ports(1)
     world = {"MUSTER_WORLD_SIZE": "2", "MUSTER_WORLD_ADDRESS": f"127.0.0.1:{port}", "MUSTER_JOB_UID": "uid"}
