@@ -319,6 +319,8 @@ def _fixed(merged: dict[str, Any], pod: Mapping[str, Any], problem: Callable[[st
     metadata |= {key: pod["metadata"][key] for key in _FIXED_METADATA if key in pod["metadata"]}
     metadata["labels"] = {**metadata.get("labels", {}), **pod["metadata"]["labels"]}
     for kind in _CONTAINER_LISTS:
+        if kind in spec:  # a preset may change a container of Muster's that the pods of this job do not have
+            spec[kind] = [each for each in spec[kind] if each.get("image") is not None or each["name"] not in _OUR_CONTAINERS]
         for container in spec.get(kind, ()):
             if container.get("image") is None:
                 raise InvalidJobError([problem(f"spec.{kind}", f"{container['name']} {_WITHOUT_IMAGE}")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any, cast
 
 import pytest
@@ -58,13 +59,19 @@ class Cluster:
     def __init__(self, *pods: dict[str, Any], absent_for: int = 0) -> None:
         self.pods, self.absent_for = pods, absent_for
 
+    def path(self, _version: str, plural: str, name: str = "", *, subresource: str = "") -> str:
+        return "/".join(filter(None, (plural, name, subresource)))
+
+    async def tables(self, _path: str) -> AsyncIterator[dict[str, Any]]:
+        yield {}
+
     async def get(self, path: str) -> dict[str, Any]:
         if self.absent_for and path.endswith("trainingjobs/digits"):
             self.absent_for -= 1
             raise errors.NotFoundError("not found")
         return JOB
 
-    async def items(self, _path: str, **_query: str) -> list[dict[str, Any]]:
+    async def items(self, _path: str, _cut: object = None, **_query: str) -> list[dict[str, Any]]:
         return list(self.pods)
 
     async def text(self, _path: str, **query: str) -> str:

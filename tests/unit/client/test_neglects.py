@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from muster.client import errors, jobs
+from muster.client.job_table import jobs_in
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -30,8 +31,15 @@ class Connection:
         self.pods = list(pods)
         self.readable = readable
         self.reads = 0
+        self.jobs: dict[str, dict[str, Any]] = {}
 
-    async def items(self, path: str, **query: str) -> list[dict[str, Any]]:
+    def path(self, _version: str, plural: str, name: str = "") -> str:
+        return f"{plural}/{name}"
+
+    async def get(self, path: str) -> dict[str, Any]:
+        return self.jobs[path.rpartition("/")[2]]
+
+    async def items(self, _path: str, _cut: object, **_query: str) -> list[dict[str, Any]]:
         self.reads += 1
         if not self.readable:
             raise errors.NoRightsError("pods is forbidden")
@@ -39,6 +47,11 @@ class Connection:
 
 
 def neglects(connection: Connection, *listing: dict[str, Any]) -> list[str]:
+    """The sentences about the jobs of this list, which comes as a Table."""
+    connection.jobs = {each["metadata"]["name"]: each for each in listing}
+    columns = [{"name": name} for name in ("NAME", "PHASE")]
+    rows = [{"cells": [each["metadata"]["name"], each["status"]["phase"]], "object": {"metadata": each["metadata"]}} for each in listing]
+    listing = tuple(jobs_in({"columnDefinitions": columns, "rows": rows}))
     return asyncio.run(jobs.Jobs(connection).neglects(listing, now=NOW))  # type: ignore[arg-type]
 
 

@@ -31,7 +31,10 @@ class Cluster:
         self.log = "".join(f"2030-01-01T00:00:0{number}Z {line}\n" for number, line in enumerate(lines))
         self.selectors: list[str] = []
 
-    async def items(self, _path: str, *, labelSelector: str) -> list[dict[str, Any]]:  # noqa: N803  the name of the API
+    def path(self, _version: str, plural: str, name: str = "", *, subresource: str = "") -> str:
+        return f"{plural}/{name}/{subresource}"
+
+    async def items(self, _path: str, _cut: object, *, labelSelector: str) -> list[dict[str, Any]]:  # noqa: N803  the name of the API
         self.selectors.append(labelSelector)
         return [POD]
 

@@ -120,7 +120,7 @@ def test_a_workload_says_whether_all_pods_run_and_not_after_it_was_evicted() -> 
     assert "PodsReady" not in states(released(existing, now))
 
 
-def test_the_time_limit_of_a_recovery_begins_with_the_recovery_and_not_with_the_admission() -> None:
+def test_the_time_limit_of_a_recovery_begins_with_the_recovery() -> None:
     now, waiting = "2026-01-01T00:00:00Z", answered(("Admitted", "True", "A"), ("PodsReady", "False", "WaitForStart"))
     reasons = []
     for is_ready in (True, False, True, False):

@@ -53,7 +53,7 @@ def run(trainer: dict[str, Any], folder: Path | None = None, **env: str) -> subp
         (TRAINER | {"strategy": ABSENT | {"framework": TORCH, "engine": None}}, {}, 11, "Other trains no tasks"),
         (TRAINER | {"task": "gpt", "strategy": ABSENT | {"framework": NO_TASKS}}, {}, 11, "Other has no task gpt"),
         (TRAINER | {"config": {"epoch": 1}}, {}, 11, "did you mean epochs?"),
-        (TRAINER | {"task": "digit"}, {}, 11, "write one of digits"),
+        (TRAINER | {"task": "digit"}, {}, 11, "Write one of digits"),
         (TRAINER | {"task": None, "module": "nowhere.at_all"}, {}, 11, "there is no module nowhere"),
         (TRAINER, {"MUSTER_JOB_CREATED": "yesterday"}, 11, "MUSTER_JOB_CREATED"),
     ],
