@@ -296,7 +296,6 @@ def lightning_losses(
         accelerator="cpu",
         devices=1,
         logger=False,
-        num_sanity_val_steps=0,
         enable_progress_bar=False,
         default_root_dir=folder,
         callbacks=[*callbacks, muster.lightning_callback(every_steps=100)],
