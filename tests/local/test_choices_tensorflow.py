@@ -119,11 +119,11 @@ def loss(outputs, batch): return (outputs - batch[1]) ** 2
 """
 
 
-def weighed(directory: Path, strategy: str, **fields: Any) -> BareWorld:
-    (directory / "weighed.py").write_text(WEIGHED)
+def weighed(directory: Path, strategy: str, *, size: int = 1, code: str = WEIGHED, **fields: Any) -> BareWorld:
+    (directory / "weighed.py").write_text(code)
     document = trainer(None, module="weighed", config={"epochs": 2, "learningRate": 0.01}, batch={"globalSize": 8}, **fields)
-    with world(strategy, document, size=1, PYTHONPATH=str(directory)) as running:
-        assert running.finish() == [0], running.story()
+    with world(strategy, document, size=size, PYTHONPATH=str(directory)) as running:
+        assert running.finish() == [0] * size, running.story()
     return running
 
 
@@ -137,3 +137,20 @@ def test_weights_of_samples_and_regularisers_count_once_whatever_the_world(tmp_p
     activity = 0.1 * sum(value**2 for value in outputs.values()) / 8
     assert float(one.events("step")[0]["loss"]) == pytest.approx(losses + 0.5 * 2 + activity, rel=1e-5)
     proofs.losses_are_equal_to_a_millionth(one, three)
+
+
+LOSS_OBJECT = """
+import keras
+import numpy as np
+
+def dataset(config): return [(np.full(3, i % 7, np.float32) / 7, np.int32(i % 3)) for i in range(19)]
+def build_model(config): return keras.Sequential([keras.Input((3,)), keras.layers.Dense(3)])
+def loss(outputs, batch): return keras.losses.SparseCategoricalCrossentropy(from_logits=True)(batch[1], outputs)
+"""
+
+
+def test_a_loss_object_of_keras_trains_alike_on_one_worker_and_on_two(tmp_path: Path) -> None:
+    """Keras divides the mean of a loss object by the number of devices that it sees."""
+    one = weighed(tmp_path, "OneDevice", code=LOSS_OBJECT)
+    two = weighed(tmp_path, "MultiWorkerMirrored", size=2, code=LOSS_OBJECT)
+    proofs.losses_are_equal_to_a_millionth(one, two)
