@@ -218,7 +218,7 @@ def main(arguments: list[str]) -> int:
     try:
         print(check(Path(arguments[0])))
     except TrainerError as error:
-        if isinstance(error, UserError):
+        if isinstance(error, UserError) and error.__cause__ is not None:
             traceback.print_exception(error.__cause__)
         print(f"{error.reason}: {error}", file=sys.stderr)
         return error.code

@@ -81,7 +81,9 @@ class Events:
         _print(text, sys.stderr)
 
     def complain_of(self, error: BaseException | None) -> None:
-        """Prints the traceback of an error, on any rank."""
+        """Prints the traceback of an error, on any rank. Nothing if there is none."""
+        if error is None:
+            return
         with suppress(Exception):  # an error may have no text, and the user's code may have closed the stream
             traceback.print_exception(error)
 

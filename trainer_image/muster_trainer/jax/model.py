@@ -82,8 +82,8 @@ class Model:
         shape = np.shape(values)
         if shape != weights.shape:
             raise UserError(
-                f"{self.task.title}: {name} must have the shape ({len(weights)},), a value per sample, in JAX, where shares of a batch "
-                f"are filled up to one size; it has {shape}"
+                f"{self.task.title}: {name} must have the shape (n,), a value per sample, in JAX, where shares of a batch are filled up "
+                f"to one size; it has {shape} for n = {len(weights)}"
             )
         return jnp.sum(values * weights, dtype=jnp.float32)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -74,6 +75,8 @@ class _Reader(Dataset[Any]):
         try:
             return tree_map(torch.as_tensor, read_batch(self.task, self.data, samples))
         except TrainerError as error:
+            if error.__cause__ is not None:  # a worker's process cannot pass it on
+                traceback.print_exception(error.__cause__)
             return int(error.code), str(error)
 
 

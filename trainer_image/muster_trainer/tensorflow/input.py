@@ -57,7 +57,8 @@ class Reading:
         except tf.errors.OpError:
             if step not in self._failures:
                 raise
-            raise self._failures[step] from None
+            failure = self._failures[step]
+            raise failure from failure.__cause__
 
     def dataset(self, steps: range) -> tf.data.Dataset[Any]:
         """A data set with (samples, weights) of each of `steps`, in order. There must be at least one step."""
