@@ -97,10 +97,7 @@ def corrected_cause(record: AttemptRecord, facts: Facts) -> Cause:
     A replica that has moved on to a later attempt still reports how it ended in this attempt.
     """
     views = [view for view in (*facts.replicas, *facts.left_behind) if facts.strategy.is_in_world(view.role)]
-    ends = (
-        (cause_of_end(view, stopped=True) if view.attempt == record.attempt else _cause_in_last_words(view, record.attempt), view)
-        for view in views
-    )
+    ends = ((_cause_in(view, record.attempt), view) for view in views)
     observed = (_since_last_report(cause, view, facts) for cause, view in ends if cause)
     causes = [_recorded(record), *observed, *_on_silent_nodes(record.attempt, facts)]
     return min(causes, key=lambda cause: cause.precedence)
@@ -203,6 +200,15 @@ def _since_last_report(cause: Cause, view: ReplicaView, facts: Facts) -> Cause:
     if view.over or view.reported is None or view.reported >= cause.time or not is_silent(view, facts):
         return cause
     return replace(cause, time=milliseconds(view.reported))
+
+
+def _cause_in(view: ReplicaView, attempt: int) -> Cause | None:
+    """How a replica ended in an attempt that Muster has stopped. A pod that is being deleted joins no later attempt, but its supervisor may
+    have reported that attempt before, and with it how this one ended."""
+    cause = cause_of_end(view, stopped=True) if view.attempt == attempt else None
+    if cause is None and (view.attempt != attempt or (view.report is not None and view.report.attempt > attempt)):
+        return _cause_in_last_words(view, attempt)
+    return cause
 
 
 def _cause_in_last_words(view: ReplicaView, attempt: int) -> Cause | None:
