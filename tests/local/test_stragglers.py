@@ -80,7 +80,7 @@ def test_a_slow_rank_is_named_in_the_status_while_it_is_slow(tmp_path: Path) -> 
 
     def is_named() -> bool:
         straggling = local_job.condition("Straggling")
-        return straggling.get("status") == "True" and straggling["message"].startswith("rank 1 (worker-1) works 0.")
+        return straggling.get("status") == "True" and straggling["message"].startswith("rank 1 (worker-1) takes 0.")
 
     with local_job.running(name):
         wait_until(is_named, "the straggler", SECONDS)
