@@ -24,7 +24,7 @@ from muster_contract.wire import encode
 from muster_trainer.inputs.cache import Entry, open_cache
 from muster_trainer.inputs.fetch import STALL_SECONDS, Job, job_of
 from muster_trainer.inputs.remote import Listing
-from muster_trainer.supervisor.last_words import last_words, last_words_of, write
+from muster_trainer.supervisor.last_words import last_words_of, write
 from muster_trainer.supervisor.reporting import Reporter, report_of
 
 AGREE_SECONDS = 15.0
@@ -158,7 +158,7 @@ def _failed(error: TrainerError, replica: ReplicaEnvironment | None, progress: P
     if progress is not None:
         progress.finish()
     if NAMES["job"] in environ:
-        words = last_words(error.code, str(error), replica.attempt) if replica else last_words_of(error, None)
+        words = last_words_of(error, replica.attempt if replica else None)
         if problem := write(words, path_in(environ, "termination_log")):
             say(problem)
     return error.code
