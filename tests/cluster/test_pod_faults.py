@@ -71,9 +71,9 @@ def test_an_elastic_job_goes_on_without_a_lost_worker_and_takes_in_its_successor
     assert job.wait_for_end() == "Succeeded", job.story()
     status = job.status
     # Its world of one worker may end right after its first step, too soon for anybody to see it.
-    alone = [record for record in status["attempts"] if record["reason"] == "Scaled"]
-    assert alone, status["attempts"]
-    assert alone[0]["lastStep"] > alone[0]["stepResumed"], status["attempts"]
+    # A world of two that has waited for its lost worker ends as scaled too, and has no step.
+    scaled = [record for record in status["attempts"] if record["reason"] == "Scaled"]
+    assert any("lastStep" in record and record["lastStep"] > record["stepResumed"] for record in scaled), status["attempts"]
     assert trains(status, 2), status["world"]
     assert (status["restarts"]["total"], status["restarts"]["infrastructureCount"]) == (1, 1)
     failed = [(record["class"], record["replica"]) for record in status["attempts"] if "class" in record]

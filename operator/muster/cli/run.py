@@ -52,7 +52,8 @@ def run(
     if resume and fresh:
         raise click.UsageError("--resume continues a run, and --fresh starts over; give one of them")
     request = RunRequest(job, resume, fresh, run_dir, ports, settings, logs, quiet, presets)
-    if signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN:
+    before = signal.getsignal(signal.SIGTERM)
+    if before is not signal.SIG_IGN:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the run handles both signals itself
     try:
         return run_file(request)
@@ -61,3 +62,5 @@ def run(
     except KeyboardInterrupt:
         click.echo("stopped before the job was started", err=True)
         return STOPPED
+    finally:
+        signal.signal(signal.SIGTERM, before)
