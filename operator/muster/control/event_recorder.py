@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from muster.control.cluster import Object
-from muster.control.errors import AlreadyExistsError, ClusterError
+from muster.control.errors import AlreadyExistsError, ClusterError, UnavailableError
+from muster.lifecycle.policy import Delays
 
 MOST_WAITING = 10_000
 MOST_WAITING_OF_ONE = MOST_WAITING // 2
@@ -19,18 +20,30 @@ MOST_WAITING_OF_ONE = MOST_WAITING // 2
 LONGEST_WAIT = 5.0
 """Seconds that an Event waits at most for an idle moment. The API server takes as long to create an Event as to create a pod."""
 
+TRIES = 12
+"""How often an Event is sent to an API server that does not answer, as client-go does. The later Events wait meanwhile."""
+DELAYS = Delays(first=0.5, longest=10.0)
+
 log = logging.getLogger("muster.events")
 
 
 class EventRecorder:
-    """Creates Events with `create`, in the order in which they arrive. A failure is only logged, because no job depends on an Event.
+    """Creates Events with `create`, in the order in which they arrive. An Event that the API server refuses is only logged, because no job
+    depends on it.
 
-    `calm` waits until the operator is idle, for at most the given number of seconds.
+    `calm` waits until the operator is idle, for at most the given number of seconds. `sleep` waits between two tries.
     """
 
-    def __init__(self, create: Callable[[Object], Awaitable[Object]], *, calm: Callable[[float], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        create: Callable[[Object], Awaitable[Object]],
+        *,
+        calm: Callable[[float], Awaitable[None]],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
         self._create = create
         self._calm = calm
+        self._sleep = sleep
         self._waiting: asyncio.Queue[tuple[float, Object]] = asyncio.Queue(MOST_WAITING)
         self._counts: Counter[str] = Counter()
         """How many Events of each namespace wait."""
@@ -51,13 +64,24 @@ class EventRecorder:
             self._counts -= Counter([event["metadata"]["namespace"]])
             await self._calm(since + LONGEST_WAIT - time.monotonic())
             try:
+                await self._send(event)
+            finally:
+                self._waiting.task_done()
+
+    async def _send(self, event: Object) -> None:
+        for failures in range(1, TRIES + 1):
+            try:
                 await self._create(event)
             except AlreadyExistsError:
                 log.debug("this Event exists already: %s", event["message"])
+            except UnavailableError as error:
+                if failures < TRIES:
+                    await self._sleep(max(error.retry_seconds, DELAYS.after(failures)))
+                    continue
+                log.warning("an Event could not be created in %d tries: %s", TRIES, error)
             except ClusterError as error:
                 log.warning("an Event could not be created: %s", error)
-            finally:
-                self._waiting.task_done()
+            return
 
     async def finish(self, seconds: float) -> None:
         """Waits until all Events are sent, for at most so many seconds."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from muster.control import event_recorder
-from muster.control.errors import AlreadyExistsError, UnavailableError
+from muster.control.errors import AlreadyExistsError, RefusedError, UnavailableError
 from muster.control.event_recorder import EventRecorder
 
 
@@ -18,13 +20,13 @@ async def at_once(_: float) -> None:
     """The operator is idle at once."""
 
 
-def test_events_are_created_in_order_and_a_failure_does_not_stop_the_next_one() -> None:
+def test_events_are_created_in_order_and_one_that_is_refused_does_not_stop_the_next_one() -> None:
     created: list[str] = []
 
     async def create(event: dict[str, Any]) -> dict[str, Any]:
         created.append(event["message"])
         if event == numbered(1):
-            raise UnavailableError("no answer")
+            raise RefusedError("the namespace is being deleted")
         if event == numbered(2):
             raise AlreadyExistsError("it is there")
         return event
@@ -39,6 +41,36 @@ def test_events_are_created_in_order_and_a_failure_does_not_stop_the_next_one() 
 
     asyncio.run(scene())
     assert created == [f"event {number}" for number in range(5)]
+
+
+@pytest.mark.parametrize(("failures", "tries"), [(1, [0, 0, 1]), (11, [0] * 12 + [1]), (12, [0] * 12 + [1])])
+def test_an_event_is_sent_again_to_a_server_that_does_not_answer_until_the_tries_are_used_up(failures: int, tries: list[int]) -> None:
+    tried: list[int] = []
+    waits: list[float] = []
+
+    async def create(event: dict[str, Any]) -> dict[str, Any]:
+        tried.append(int(event["message"].removeprefix("event ")))
+        if len(tried) <= failures:
+            error = UnavailableError("no answer")
+            error.retry_seconds = 30.0 if len(tried) == 1 else 0.0
+            raise error
+        return event
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    async def scene() -> None:
+        sender = EventRecorder(create, calm=at_once, sleep=sleep)
+        sender.publish(numbered(0))
+        sender.publish(numbered(1))
+        task = asyncio.create_task(sender.run())
+        await sender.finish(10.0)
+        task.cancel()
+
+    asyncio.run(scene())
+    assert tried == tries
+    assert waits[0] == 30.0  # the server has asked for it
+    assert all(0 < wait <= event_recorder.DELAYS.longest for wait in waits[1:])
 
 
 def test_publish_never_waits_even_if_no_event_can_be_sent() -> None:
