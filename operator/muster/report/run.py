@@ -91,7 +91,7 @@ def run_page(run: Run, *, against: Run | None = None) -> Page:
             Section("Throughput", [_throughput(history, run.begin)]),
             Section("Where the time went", [_timeline(spans, totals, run.begin)]),
             Section("Attempts", [_attempts(run), *_left_out(history), PHASES_NOTE]),
-            Section(ENVIRONMENT, [_processes(history)]),
+            *([Section(ENVIRONMENT, [_processes(history)])] if history.fingerprints else []),
             *([Section("Job", [Source(run.job_yaml)])] if run.job_yaml else []),
         ],
     )
