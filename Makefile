@@ -24,6 +24,9 @@ $(READY): pyproject.toml
 demo: $(READY) ## train digits on two workers, kill one, see it resume, and write a report
 	@$(BIN)/python examples/demo.py
 
+recording: $(READY) ## the picture in the README, from the output of a real `make demo`
+	@$(BIN)/python examples/recording.py
+
 # How many targets `make test` runs at once. Tests wait a lot: with three, two cores are busy.
 AT_ONCE ?= 3
 SEVERAL_AT_ONCE = $(MAKE) --no-print-directory --jobs=$(AT_ONCE) $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
@@ -146,4 +149,4 @@ include local_cluster/cluster.mk
 clean: ## remove .venv, caches and runs
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache runs build dist
 
-.PHONY: help setup demo test check lint unit property local thorough chaos chaos-walk checkpoints-across gang-test coscheduling-test gang-trials kueue-test ui-test fuzz mutants some-mutants control-plane control-plane-oldest bench bench-gpu bench-scale locks sbom crd reference docs docs-serve format clean
+.PHONY: help setup demo recording test check lint unit property local thorough chaos chaos-walk checkpoints-across gang-test coscheduling-test gang-trials kueue-test ui-test fuzz mutants some-mutants control-plane control-plane-oldest bench bench-gpu bench-scale locks sbom crd reference docs docs-serve format clean

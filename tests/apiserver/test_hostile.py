@@ -17,6 +17,8 @@ from tests.support.api_server.kubelet import Nodes
 from tests.support.api_server.operators import OperatorProcess, operating
 from tests.support.waiting import wait_until
 
+PATIENTLY = {"seconds": 300.0, "pause": 0.5}
+"""Each look at a job of 1 MB costs the API server, and the process of the tests, a large part of a second."""
 PLACE = '"@"'
 CONFIG = "spec.trainer.config"
 TEMPLATE = "spec.roles.worker.template"
@@ -91,7 +93,9 @@ def status_of(jobs: Jobs, name: str) -> Object:
 def answered(jobs: Jobs) -> None:
     """Each hostile job is not valid, and says which field is to blame; the odd ones have an answer."""
     for name, (_, field) in HOSTILE.items():
-        status = wait_until(lambda name=name: condition(status_of(jobs, name), "Valid") and status_of(jobs, name), f"{name} is answered")
+        status = wait_until(
+            lambda name=name: condition(status_of(jobs, name), "Valid") and status_of(jobs, name), f"{name} is answered", **PATIENTLY
+        )
         valid = condition(status, "Valid")
         assert (valid["status"], field in valid["message"]) == ("False", True), (name, valid)
         assert re.search("levels deep|bytes as JSON|too many values", valid["message"]), (name, valid)
@@ -217,7 +221,7 @@ def test_large_jobs_are_not_kept_in_memory(cluster: Cluster, jobs: Jobs, nodes: 
         submitted.append(f"crowded-{number}")
     with operating(cluster, tmp_path / "operator", resyncSeconds=5) as operator, well(operator):
         for name in submitted:
-            wait_until(lambda name=name: condition(jobs.status(name), "Valid").get("status") == "False", f"{name} is answered", seconds=180)
+            wait_until(lambda name=name: condition(jobs.status(name), "Valid").get("status") == "False", f"{name} is answered", **PATIENTLY)
         resynced(operator)
         for name in submitted:
             jobs.patch(name, {"metadata": {"labels": {"touched": "yes"}}})  # they come by the watch now
