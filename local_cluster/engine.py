@@ -135,7 +135,7 @@ def _start(places: Places) -> Engine:
     engine = Engine(own=True, environment={"DOCKER_HOST": f"unix://{SOCKET}"})
     command = [
         *[_which("dockerd") or "dockerd", "--data-root", str(places.engine), "--exec-root", str(RUN / "exec"), "--pidfile", str(PID_FILE)],
-        *["--host", f"unix://{SOCKET}", "--cgroup-parent", f"/{CGROUP}", *_runtime()],
+        *["--host", f"unix://{SOCKET}", "--cgroup-parent", f"/{CGROUP}", *_runtime(places)],
     ]
     with step("starting a Docker engine"), (places.logs / "dockerd.log").open("wb") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
@@ -148,10 +148,13 @@ def _start(places: Places) -> Engine:
     return engine
 
 
-def _runtime() -> list[str]:
+def _runtime(places: Places) -> list[str]:
     if has_sys_resource():
         return []
-    return ["--add-runtime", f"reduced={FOLDER / 'runc-without-sys-resource'}", "--default-runtime", "reduced"]
+    runtime = places.bin / "runc-without-sys-resource"
+    places.bin.mkdir(parents=True, exist_ok=True)
+    shutil.copy(FOLDER / runtime.name, runtime)  # the engine may outlive this checkout, which another one then uses
+    return ["--add-runtime", f"reduced={runtime}", "--default-runtime", "reduced"]
 
 
 def _ensure_network(engine: Engine) -> None:
