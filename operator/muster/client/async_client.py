@@ -18,10 +18,10 @@ from muster.client.log_lines import Selection
 from muster.client.notebook import Report
 from muster.client.progress import Progress, is_over, progress_of
 from muster.explain.explain import Explanation
-from muster.report.history import ReportError
-from muster.report.job import JobView, job_page
-from muster.report.page import as_html as page_as_html
-from muster.report.storage import Storage, StorageError, storage_of
+from muster.tools.report.history import ReportError
+from muster.tools.report.job import JobView, job_page
+from muster.tools.report.page import as_html as page_as_html
+from muster.tools.report.storage import Storage, StorageError, storage_of
 
 OnProgress = Callable[[Progress], object]
 BackendName = Literal["cluster", "local"]

@@ -17,8 +17,8 @@ from muster.client.snapshot import snapshot_of
 from muster.client.submit import submit
 from muster.client.watch import typed
 from muster.explain.explain import Explanation, explain
-from muster.report.job import JobView
-from muster.report.storage import Storage
+from muster.tools.report.job import JobView
+from muster.tools.report.storage import Storage
 
 
 class ClusterBackend:

@@ -22,10 +22,10 @@ from kubernetes.aio import client, config
 from muster.client import errors
 from muster.client.cuts import Cuts
 from muster.control.cluster import Object
-from muster.control.errors import ClusterError
 from muster.kubernetes.answers import AnswerTooLargeError, lines, parsed, whole, without_oversized_spec
 from muster.kubernetes.api_paths import ApiPath, InvalidNameError, collection, member
 from muster.kubernetes.api_server import JSON, TIMEOUT, ApiServer, answering
+from muster.kubernetes.errors import ClusterError
 from muster_contract.text import printable
 
 MERGE_PATCH = "application/merge-patch+json"

@@ -31,9 +31,9 @@ from muster.local.errors import RunError
 from muster.local.follow import LogFollower
 from muster.local.rundir import attempt_of, free_path, has_run, load_run, pid_of_run, replica_logs
 from muster.local.sweep import REPLICA_MARK, RUN_MARK
-from muster.report.history import ReportError, read_history
-from muster.report.job import JobView
-from muster.report.storage import Storage, content_of, open_regular, tail_of
+from muster.tools.report.history import ReportError, read_history
+from muster.tools.report.job import JobView
+from muster.tools.report.storage import Storage, content_of, open_regular, tail_of
 from muster_contract.text import printable
 
 POLL_SECONDS = 0.1

@@ -24,10 +24,10 @@ from muster.explain.evidence import label_of, time_of
 from muster.explain.explain import as_lines, explain
 from muster.explain.snapshot import Snapshot
 from muster.local.rundir import replica_logs
-from muster.report.history import History, ReportError
-from muster.report.job import JobView, Log, Point, points_in
-from muster.report.recorded import Recorded, read_recorded
-from muster.report.storage import Storage, tail_of
+from muster.tools.report.history import History, ReportError
+from muster.tools.report.job import JobView, Log, Point, points_in
+from muster.tools.report.recorded import Recorded, read_recorded
+from muster.tools.report.storage import Storage, tail_of
 from muster_contract.history import LOG_LINE, LOG_LINES
 from muster_contract.text import printable
 

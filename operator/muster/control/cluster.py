@@ -1,4 +1,4 @@
-"""The interface between the reconciler and a cluster. `muster.kubernetes.gateway` implements it."""
+"""The interface between the reconciler and a cluster. `muster.operator.gateway` implements it."""
 
 from __future__ import annotations
 

@@ -14,11 +14,11 @@ from muster.api.job import TrainingJob
 from muster.control.admission import Admitted
 from muster.control.cluster import Child, Object
 from muster.control.dependencies import Dependencies
-from muster.control.errors import AlreadyExistsError, ClusterError, ConflictError, NotFoundError, RefusedError
-from muster.control.fairness import Slots
 from muster.control.network_policy import network_policy
 from muster.control.owned import ensured
 from muster.control.pod_groups import PodGroups
+from muster.kubernetes.errors import AlreadyExistsError, ClusterError, ConflictError, NotFoundError, RefusedError
+from muster.kubernetes.fairness import Slots
 from muster.lifecycle.actions import Action, CreateReplica, DeleteJob, DeleteReplica, EnsureService, LookLive
 from muster.render.addresses import ClusterAddresses, addresses_of
 from muster.render.environment import Plans

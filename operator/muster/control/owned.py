@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from muster.api.job import TrainingJob
 from muster.control.cluster import Cluster, Object, owner_of
-from muster.control.errors import AlreadyExistsError, ConflictError, RefusedError
+from muster.kubernetes.errors import AlreadyExistsError, ConflictError, RefusedError
 
 
 async def ensured(cluster: Cluster, job: TrainingJob, manifest: Object) -> Object:

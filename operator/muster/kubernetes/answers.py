@@ -17,7 +17,7 @@ import orjson
 
 from muster.admission.bounds import MAX_VALUES
 from muster.control.cluster import Object
-from muster.control.errors import (
+from muster.kubernetes.errors import (
     AlreadyExistsError,
     ClusterError,
     ConflictError,

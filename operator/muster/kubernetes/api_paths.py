@@ -10,7 +10,7 @@ import re
 from typing import NewType
 
 from muster.api.constants import GROUP, VERSION
-from muster.control.errors import NotFoundError
+from muster.kubernetes.errors import NotFoundError
 
 ApiPath = NewType("ApiPath", str)
 JOBS = f"{GROUP}/{VERSION}"

@@ -15,8 +15,8 @@ import aiohttp
 from kubernetes.aio import client
 
 from muster.control.cluster import Object
-from muster.control.errors import UnavailableError
 from muster.kubernetes.api_paths import ApiPath
+from muster.kubernetes.errors import UnavailableError
 
 JSON = "application/json"
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"

@@ -26,8 +26,8 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from muster.control.cluster import Object
-from muster.control.errors import AlreadyExistsError, ClusterError, ConflictError, NotFoundError
 from muster.kubernetes.api_paths import ApiPath, collection, member
+from muster.kubernetes.errors import AlreadyExistsError, ClusterError, ConflictError, NotFoundError
 
 RELEASE_SECONDS = 5.0
 

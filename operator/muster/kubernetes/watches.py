@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
 from muster.control.cluster import Object
-from muster.control.errors import ClusterError, ExpiredError
 from muster.kubernetes.api_paths import ApiPath
+from muster.kubernetes.errors import ClusterError, ExpiredError
 from muster.lifecycle.policy import Delays
 
 ANYTHING = "0"

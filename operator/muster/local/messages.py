@@ -11,8 +11,8 @@ from muster.lifecycle.changes import attempt_changes, changed_condition, new_not
 from muster.lifecycle.present.message import failure_sentence
 from muster.lifecycle.recording.phases import recovery_sentence
 from muster.local.outcome import last_failure
-from muster.report.page import duration, rounded
-from muster.report.storage import tail_of
+from muster.tools.report.page import duration, rounded
+from muster.tools.report.storage import tail_of
 from muster_contract.codes import ExitCode
 from muster_contract.metric_names import of_the_model
 

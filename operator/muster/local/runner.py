@@ -23,9 +23,8 @@ from typing import Any
 from muster.api.grace import seconds as grace_seconds
 from muster.api.job import TrainingJob
 from muster.api.status import FailureClass, Phase, TrainingJobStatus
-from muster.control.replies import reply_to
-from muster.control.reports import Reports
-from muster.control.tracing import Tracing
+from muster.channel.replies import reply_to
+from muster.channel.reports import Reports
 from muster.lifecycle.actions import Action, CreateReplica, DeleteReplica
 from muster.lifecycle.decide import decide
 from muster.lifecycle.observed import Observed
@@ -51,6 +50,7 @@ from muster.render.images import default_images
 from muster.render.manifests import plans_of, render_replica, world_plan
 from muster.strategies.base import WorldPlan
 from muster.strategies.registry import strategy_of
+from muster.tools.tracing.tracing import Tracing
 from muster_contract.codes import ExitCode
 from muster_contract.environment import variables
 from muster_contract.inputs import input_variables

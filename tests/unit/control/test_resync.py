@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from muster.api.spec import WORKER
-from muster.control import resync
 from muster.control.cluster import Child, Listing
-from muster.control.errors import UnavailableError
 from muster.control.store import Store
+from muster.kubernetes import resync
+from muster.kubernetes.errors import UnavailableError
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 
 

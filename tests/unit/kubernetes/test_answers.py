@@ -17,8 +17,6 @@ from kubernetes.aio import client
 
 from muster.admission.bounds import MAX_BYTES, bound_problems, bounded
 from muster.control.cluster import Listing
-from muster.control.errors import ClusterError, NotFoundError, UnavailableError
-from muster.kubernetes import gateway as gateway_module
 from muster.kubernetes.answers import (
     DEPTH,
     LONGEST_RETRY_SECONDS,
@@ -29,8 +27,10 @@ from muster.kubernetes.answers import (
     shallow,
     without_oversized_spec,
 )
-from muster.kubernetes.gateway import Gateway
+from muster.kubernetes.errors import ClusterError, NotFoundError, UnavailableError
 from muster.lifecycle.policy import Delays
+from muster.operator import gateway as gateway_module
+from muster.operator.gateway import Gateway
 from muster.render.kueue import priority_class
 
 anything = st.recursive(

@@ -13,9 +13,9 @@ import pytest
 from aiohttp import web
 from kubernetes.aio import client
 
-from muster.kubernetes.gateway import Gateway
 from muster.kubernetes.watches import Watch
 from muster.lifecycle.policy import Delays
+from muster.operator.gateway import Gateway
 
 LIMIT = 10.0
 PATH = "/api/v1/pods"
