@@ -16,7 +16,7 @@ from typing import Any
 import muster.lifecycle.decide  # noqa: F401  all of the core must be imported before functions are replaced
 from muster.api.spec import CleanPodPolicy
 from muster.api.status import FailureClass, Phase, Reason
-from muster.lifecycle.policy import Delays
+from muster.kubernetes.backoff import Delays
 from muster.lifecycle.state import Ended, record_of
 from muster.lifecycle.transition import budget, elastic, in_place
 from muster_contract.errors import PeerLost

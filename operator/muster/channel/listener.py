@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from asyncio import sslproto
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,11 +23,12 @@ from dataclasses import dataclass
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
+from muster.channel.small_tls import start_tls
+
 HANDSHAKE_SECONDS = 5.0
 ANONYMOUS_SECONDS = 10.0  # from accepting a connection until it has authenticated itself
 FEW_UNPROVEN = 16 * 1024  # bytes; the first request of a supervisor with eight processes
 _LINGERING_SECONDS = 0.5  # for a body that was refused before it was read
-_TLS_BUFFER = 16 * 1024  # bytes, the largest TLS record; asyncio takes 256 KiB for each connection
 _BACKLOG = 1024
 
 
@@ -91,7 +91,6 @@ class Listener:
     async def start(self, host: str | None, port: int, context: ssl.SSLContext | None = None) -> int:
         """Starts to listen on `host`, or on every address if it is None. Returns the port, which is a free one if `port` is 0. Raises
         OSError if the port is taken."""
-        sslproto.SSLProtocol.max_size = _TLS_BUFFER  # no parameter sets it
         await self._runner.setup()
         self._context = context
         loop = asyncio.get_running_loop()
@@ -210,12 +209,9 @@ class _Connection(asyncio.Protocol):
             self._upgrade = asyncio.create_task(self._secure(transport, self._listener._context))
 
     async def _secure(self, transport: asyncio.Transport, context: ssl.SSLContext) -> None:
-        loop = asyncio.get_running_loop()
         secured = None
         with suppress(OSError):  # includes TimeoutError and ssl.SSLError
-            secured = await loop.start_tls(
-                transport, self, context, server_side=True, ssl_handshake_timeout=HANDSHAKE_SECONDS, ssl_shutdown_timeout=1.0
-            )
+            secured = await start_tls(transport, self, context, handshake_seconds=HANDSHAKE_SECONDS, shutdown_seconds=1.0)
         if secured is None or transport.is_closing():
             self.abort()
         else:

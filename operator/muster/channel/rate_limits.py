@@ -1,15 +1,16 @@
-"""Rate limits: for reports, one for each pod and one for all pods together. For what needs a review of a token, one for each address.
+"""Rate limits for reports: one for each pod, and one for all pods together.
 
-All are token buckets. When the shared bucket of reports runs low, a pod that reports earlier than its interval allows is refused before a
-pod that keeps to its interval. So a pod that floods the server cannot block the others.
+Both are token buckets. When the shared bucket runs low, a pod that reports earlier than its interval allows is refused before a pod that
+keeps to its interval. So a pod that floods the server cannot block the others.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
+
+from muster.kubernetes.token_bucket import Bucket
 
 REPORTS_PER_POD = 50.0  # a second; a supervisor leaves 0.02 s and a round trip between two reports
 BURST_PER_POD = 100.0
@@ -18,42 +19,7 @@ BURST = 8000.0
 BURST_FOR_EACH = 8.0  # reports of each pod; when a large world breaks, all its supervisors report three times in a row
 RESERVED = 0.5  # this share of the shared bucket is for pods that keep to their interval
 _BYTES = 16 * 1024  # this part of a report costs as much as one more report; a report of eight processes has 12 KiB
-MOST_ADDRESSES = 1000
 EARLY = 0.75  # a pod keeps to its interval if it waits for this share of it
-
-
-@dataclass
-class Bucket:
-    """`rate` tokens a second, at most `size` at once. `tokens` and `at` (seconds) change with each use."""
-
-    rate: float
-    size: float
-    tokens: float
-    at: float
-
-    def fill(self, now: float) -> float:
-        """Adds the tokens accrued since the last use. Returns the tokens in the bucket."""
-        self.tokens = min(self.size, self.tokens + (now - self.at) * self.rate)
-        self.at = now
-        return self.tokens
-
-
-class AddressLimits:
-    """A bucket for each address of a peer, so that no address can use up what others have. `clock` returns monotonic seconds."""
-
-    def __init__(self, rate: float, size: float, clock: Callable[[], float]) -> None:
-        self._rate, self._size = rate, size
-        self._clock = clock
-        self._buckets: OrderedDict[str, Bucket] = OrderedDict()
-
-    def bucket(self, address: str) -> Bucket:
-        """The bucket of the address, filled up to now. The addresses that were seen last are kept."""
-        bucket = self._buckets.setdefault(address, Bucket(self._rate, self._size, self._size, self._clock()))
-        bucket.fill(self._clock())
-        self._buckets.move_to_end(address)
-        if len(self._buckets) > MOST_ADDRESSES:
-            self._buckets.popitem(last=False)
-        return bucket
 
 
 @dataclass

@@ -20,11 +20,11 @@ from typing import Any
 
 from muster.api.unchecked import mapping
 from muster.channel.coordination import RefusedReportError
-from muster.channel.rate_limits import AddressLimits, Bucket
-from muster.control.cluster import Object
 from muster.kubernetes.api_paths import collection
 from muster.kubernetes.election import Requests
 from muster.kubernetes.errors import ClusterError
+from muster.kubernetes.objects import Object
+from muster.kubernetes.token_bucket import AddressLimits, Bucket
 
 AUDIENCE = "muster"
 REVIEWS_AT_ONCE = 64

@@ -71,11 +71,11 @@ def is_job(argument: Path) -> bool:
 
 def page_of_run(run_dir: Path, *, against: Path | None) -> Page:
     """The page of a run directory."""
+    from muster.local.files import tail_of
     from muster.tools.measure.figures import figures_of
     from muster.tools.report.history import ReportError
     from muster.tools.report.job import JobView, Log, job_page
     from muster.tools.report.run import read_any_run, read_run, run_page
-    from muster.tools.report.storage import tail_of
 
     try:
         run = read_any_run(run_dir)

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, aclosing, suppress
 from pathlib import Path
 
 from muster.api.job import TrainingJob
-from muster.client.async_client import AsyncJob
+from muster.client.async_job import AsyncJob
 from muster.client.connection import Connection, Target, connected
 from muster.client.jobs import Jobs
 from muster.client.log_lines import Selection

@@ -9,7 +9,8 @@ from typing import Self
 
 from muster.api.job import TrainingJob
 from muster.api.status import Phase, TrainingJobStatus
-from muster.client.async_client import AsyncClient, AsyncJob, BackendName, OnProgress
+from muster.client.async_client import AsyncClient, BackendName
+from muster.client.async_job import AsyncJob, OnProgress
 from muster.client.background import BackgroundLoop
 from muster.client.errors import ClientError
 from muster.client.job_input import JobInput

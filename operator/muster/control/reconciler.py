@@ -20,16 +20,16 @@ from muster.api.problems import InvalidJobError
 from muster.api.status import FINAL_PHASES, ConditionType, Reason, TrainingJobStatus
 from muster.channel.pacing import delay_seconds
 from muster.control.admission import Admission, Admitted
-from muster.control.cluster import Child, Object
+from muster.control.cluster import Child
 from muster.control.dependencies import Dependencies
 from muster.control.events import JobEvent, event_of, events_between
 from muster.control.executor import Created, Executor
 from muster.control.job_slots import JobSlots
 from muster.control.queues import Queues
-from muster.control.store import key_of, version_of
 from muster.explain.brief import brief
 from muster.explain.evidence import Source
 from muster.kubernetes.errors import ConflictError, NotFoundError, RefusedError
+from muster.kubernetes.objects import Object, key_of, version_of
 from muster.lifecycle.actions import CreateReplica, Decision, LookLive
 from muster.lifecycle.decide import decide
 from muster.lifecycle.facts.facts import read

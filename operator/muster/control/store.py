@@ -11,15 +11,11 @@ from collections.abc import Callable, Iterable
 from muster.admission.bounds import bounded
 from muster.api.constants import ORPHAN_FINALIZER
 from muster.api.status import FINAL_PHASES
-from muster.control.cluster import Child, Listing, Object, Unreadable, owner_of
+from muster.control.cluster import Child, Listing, Unreadable
+from muster.kubernetes.objects import Object, key_of, owner_of, version_of
 from muster.lifecycle.observed import ReplicaPhase
 
 _MOST_DELETED = 20_000  # uids of deleted objects, so that a list that began before a deletion does not bring the object back
-
-
-def key_of(obj: Object) -> str:
-    """namespace/name"""
-    return f"{obj['metadata']['namespace']}/{obj['metadata']['name']}"
 
 
 _METADATA_READ = ("name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp")
@@ -39,11 +35,6 @@ def slim(job: Object) -> Object:
 def _same_spec(one: Object, other: Object) -> bool:
     """Whether both are of one job and one generation. The API server increments the generation with each change of the spec."""
     return all(one["metadata"].get(name) == other["metadata"].get(name) is not None for name in ("uid", "generation"))
-
-
-def version_of(obj: Object) -> int:
-    """The resourceVersion. Versions of one kind are ordered (Kubernetes documentation, "Resource versions")."""
-    return int(obj["metadata"]["resourceVersion"])
 
 
 class Store:

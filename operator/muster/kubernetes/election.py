@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
-from muster.control.cluster import Object
 from muster.kubernetes.api_paths import ApiPath, collection, member
 from muster.kubernetes.errors import AlreadyExistsError, ClusterError, ConflictError, NotFoundError
+from muster.kubernetes.objects import Object
 
 RELEASE_SECONDS = 5.0
 

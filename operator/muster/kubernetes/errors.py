@@ -1,15 +1,17 @@
-"""Errors between Muster and the API server. None of them counts as a failure of a job."""
+"""The one family of errors of the API server's client."""
 
 from __future__ import annotations
 
 
 class ClusterError(Exception):
-    """The API server did not carry out a request. The message is the server's.
-
-    `retry_seconds` is the shortest time before the next try, if the server has set one (Retry-After).
-    """
+    """The API server did not carry out a request. The message is the server's."""
 
     retry_seconds = 0.0
+    """The shortest time before the next try, if the server has set one (Retry-After)."""
+    status = 0
+    """The HTTP status of the answer. 0 if there is no answer."""
+    reason = ""
+    """The server's own word for it, such as NotFound. Empty if the answer does not come from the API server itself."""
 
 
 class NotFoundError(ClusterError):
@@ -34,3 +36,11 @@ class RefusedError(ClusterError):
 
 class UnavailableError(ClusterError):
     """The server did not answer, or its answer asks for a retry later."""
+
+
+class UnreadableAnswerError(ClusterError):
+    """The answer is not a JSON object."""
+
+
+class AnswerTooLargeError(ClusterError):
+    """The answer is larger than the caller allows."""

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from muster.control.cluster import Object
 from muster.kubernetes.errors import AlreadyExistsError, ClusterError
+from muster.kubernetes.objects import Object
 
 MOST_WAITING = 10_000
 MOST_WAITING_OF_ONE = MOST_WAITING // 2

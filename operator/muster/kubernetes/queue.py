@@ -21,9 +21,9 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Protocol
 
+from muster.kubernetes.backoff import Delays
 from muster.kubernetes.errors import ClusterError, ConflictError, NotFoundError
 from muster.kubernetes.fairness import Line
-from muster.lifecycle.policy import Delays
 
 RETRIES = Delays(first=0.1, longest=30.0)
 LONGEST_SLACK = 5.0

@@ -1,4 +1,4 @@
-"""The safety net below the watches. Every few minutes, lists all objects again, and gives every job a pass.
+"""The safety net below the watches. Every few minutes, lists all objects again, and gives every key a pass.
 
 A watch that starts over receives every object that exists. It does not receive those that were deleted meanwhile, so they would stay in the
 caches. Therefore a round runs at once after such a start.
@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import datetime
 
-from muster.control.cluster import Cluster, Object
-from muster.control.events import event_of_unreadable
-from muster.control.store import Store
 from muster.kubernetes.errors import ClusterError
-from muster.kubernetes.queue import WorkQueue
 
 RETRY_SECONDS = 2.0
 
@@ -24,39 +20,21 @@ log = logging.getLogger("muster.resync")
 
 
 class Resync:
-    """Lists all objects, corrects the caches, and queues every job. Rounds are `seconds` apart. `publish` gets the manifest of an Event for
-    each object that cannot be read."""
+    """Calls `correct`, which lists all objects, corrects the caches and queues every key. Rounds are `seconds` apart. `correct` raises
+    ClusterError if the API server does not answer."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        store: Store,
-        *,
-        queue: WorkQueue,
-        now: Callable[[], datetime],
-        seconds: float,
-        publish: Callable[[Object], None] = lambda _: None,
-    ) -> None:
-        self._cluster = cluster
-        self._store = store
-        self._queue = queue
+    def __init__(self, correct: Callable[[], Awaitable[None]], *, now: Callable[[], datetime], seconds: float) -> None:
+        self._correct = correct
         self._now = now
         self._seconds = seconds
-        self._publish = publish
         self._requested = asyncio.Event()
         self.last: datetime | None = None
+        """When the last complete list was taken over."""
 
     async def once(self) -> None:
-        """Runs one round. Raises ClusterError if the API server does not answer; the caches then stay unchanged."""
-        before = self._store.uids
-        listing = await self._cluster.list_all()
-        for each in set(listing.unreadable) - set(self._store.unreadable):
-            log.error("%s %s/%s cannot be read and is ignored: %s", each.kind, each.namespace, each.name, each.reason)
-            self._publish(event_of_unreadable(each, self._now()))
-        self._store.replace(listing, cached_before=before)
+        """Runs one round. Raises ClusterError if the API server does not answer."""
+        await self._correct()
         self.last = self._now()
-        for key in self._store.keys_by_need:
-            self._queue.add(key)
 
     async def until_listed(self) -> None:
         """Runs one round, and retries until it succeeds. The caches are empty before the first round. No error ends it."""
@@ -66,9 +44,9 @@ class Resync:
                 return await self.once()
             except ClusterError as error:
                 pause = max(pause, error.retry_seconds)
-                log.warning("jobs and pods cannot be listed: %s", error)
+                log.warning("the objects cannot be listed: %s", error)
             except Exception:
-                log.exception("jobs and pods cannot be listed")
+                log.exception("the objects cannot be listed")
             await asyncio.sleep(pause)
 
     def soon(self) -> None:

@@ -14,7 +14,7 @@ from types import TracebackType
 from muster.channel.coordination import Channel, CoordinationServer, RefusedReportError
 from muster.channel.reports import Reports
 from muster.local.errors import StorageError
-from muster.tools.report.storage import open_regular
+from muster.local.files import open_regular
 from muster_contract.reports import Reply, Report
 
 

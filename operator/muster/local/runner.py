@@ -25,10 +25,12 @@ from muster.api.job import TrainingJob
 from muster.api.status import FailureClass, Phase, TrainingJobStatus
 from muster.channel.replies import reply_to
 from muster.channel.reports import Reports
+from muster.control.tracing import Tracing
+from muster.kubernetes.backoff import Delays
 from muster.lifecycle.actions import Action, CreateReplica, DeleteReplica
 from muster.lifecycle.decide import decide
 from muster.lifecycle.observed import Observed
-from muster.lifecycle.policy import Delays, Policy
+from muster.lifecycle.policy import Policy
 from muster.local import gpus, loopback, messages
 from muster.local.channel import LocalChannel
 from muster.local.display import Display
@@ -50,7 +52,6 @@ from muster.render.images import default_images
 from muster.render.manifests import plans_of, render_replica, world_plan
 from muster.strategies.base import WorldPlan
 from muster.strategies.registry import strategy_of
-from muster.tools.tracing.tracing import Tracing
 from muster_contract.codes import ExitCode
 from muster_contract.environment import variables
 from muster_contract.inputs import input_variables

@@ -20,7 +20,7 @@ from muster.local.overrides import overridden
 from muster.local.ports import PortRange
 from muster.local.runner import Runner, Settings
 from muster.local.start import Start, open_run
-from muster.tools.tracing.tracing import traces
+from muster.tools.tracing.otlp import traces
 from muster_contract.codes import ExitCode
 
 

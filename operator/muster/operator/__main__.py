@@ -11,10 +11,11 @@ import sys
 
 from kubernetes.aio.config import ConfigException
 
+from muster.control.tracing import Tracing
 from muster.operator.configuration import Configuration, ConfigurationError, operator_pod, read_configuration
 from muster.operator.operator import assembled
 from muster.strategies.registry import REFUSED
-from muster.tools.tracing.tracing import Tracing, traces
+from muster.tools.tracing.otlp import traces
 from muster_contract.text import printable
 
 MISCONFIGURED = 2

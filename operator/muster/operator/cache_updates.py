@@ -6,9 +6,10 @@ from typing import Any
 
 from muster.api.constants import JOB_NAME_LABEL
 from muster.channel.pacing import gather_seconds
-from muster.control.cluster import Child, owner_of
+from muster.control.cluster import Child
 from muster.control.reconciler import CALM_SECONDS, STARTING_SECONDS
-from muster.control.store import Store, key_of, version_of
+from muster.control.store import Store
+from muster.kubernetes.objects import key_of, owner_of, version_of
 from muster.kubernetes.queue import WorkQueue
 from muster.lifecycle.observed import ReplicaPhase
 from muster.operator.views import child_of

@@ -22,12 +22,12 @@ from muster.channel.pacing import gather_seconds
 from muster.channel.replies import reply_basis, reply_to
 from muster.channel.reports import Reports
 from muster.channel.tokens import Tokens
-from muster.control.cluster import Object
 from muster.control.reconciler import CALM_SECONDS
 from muster.control.store import Store
 from muster.kubernetes.api_paths import collection, member
 from muster.kubernetes.election import Requests
 from muster.kubernetes.errors import NotFoundError
+from muster.kubernetes.objects import Object
 from muster.kubernetes.queue import WorkQueue
 from muster.lifecycle.policy import DEFAULT_POLICY
 from muster.render.addresses import addresses_of

@@ -1,47 +1,29 @@
-"""All requests of the operator to the API server, in plain JSON.
-
-The client's models are not used, because they refuse fields that are newer than the client, and users write pod templates.
-"""
+"""What the operator asks of the API server, in terms of jobs, their pods and their other objects. The client is `muster.kubernetes`."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from http import HTTPStatus
 from typing import TypeVar
 
-import aiohttp
 from kubernetes.aio import client
 
-from muster.api.constants import JOB_NAME_LABEL, KIND, PLURAL, PRESET_KIND, PRESET_PLURAL
-from muster.control.cluster import Child, Listing, Object, Unreadable, owner_of
-from muster.control.store import key_of, slim
-from muster.kubernetes.answers import (
-    AnswerTooLargeError,
-    UnreadableAnswerError,
-    error_of,
-    lines,
-    parsed,
-    refusal,
-    whole,
-    without_oversized_spec,
-)
-from muster.kubernetes.api_paths import JOBS, ApiPath, collection, member
-from muster.kubernetes.api_server import JSON, METADATA, METADATA_LIST, TIMEOUT, ApiServer, answering
+from muster.admission.oversized import without_oversized_spec
+from muster.api.constants import API_VERSION, JOB_NAME_LABEL, KIND, PLURAL, PRESET_KIND, PRESET_PLURAL
+from muster.control.cluster import Child, Listing, Unreadable
+from muster.control.store import slim
+from muster.kubernetes.api_paths import ApiPath, collection, member
+from muster.kubernetes.api_server import JSON, METADATA, ApiServer
 from muster.kubernetes.credentials import load_configuration
-from muster.kubernetes.errors import NotFoundError, RefusedError, UnavailableError
+from muster.kubernetes.errors import NotFoundError, RefusedError, UnavailableError, UnreadableAnswerError
+from muster.kubernetes.objects import Object, key_of, owner_of
 from muster.lifecycle.observed import ClaimView, ReplicaPhase
-from muster.lifecycle.policy import Delays
 from muster.operator.views import child_of, claim_of
 from muster.render.kueue_versions import VISIBILITY_GROUP
 
-PAGE, FIRST_PAGE = 250, 25  # objects in one page of a list, and in the first page, which shows their size
-LARGEST_PAGE = 4 << 20  # bytes in one page with several objects; hostile objects take fifty times as much memory when parsed
-PAGE_TRIES = 6  # of each page after the first one, because a busy server would otherwise never finish a list of many pages
-PAGE_DELAYS = Delays(first=0.5, longest=8.0)
-_WATCHING = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=75)  # the server sends a bookmark every minute
+LARGEST_OBJECT = 16 << 20
+"""Bytes of one object. As JSON, a pod can be several times as large as in the store of the API server."""
 _NETWORKING = "networking.k8s.io/v1"
 _PLURALS = {
     "Service": "services",
@@ -81,23 +63,21 @@ class Gateway:
         on_request: Callable[[str, int], None] = lambda verb, status: None,
         may_write: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._server = ApiServer(api)
+        self._server = ApiServer(api, largest=LARGEST_OBJECT, on_request=on_request)
         self._namespaces = namespaces
         self._policies = policies
-        self._on_request = on_request
         self._may_write = may_write
 
     # jobs
 
     async def read_job(self, namespace: str, name: str) -> Object:
-        text = await self._text("GET", _job_path(namespace, name))
-        return await parsed(without_oversized_spec(text))
+        return await self._server.request("GET", _job_path(namespace, name), cut=without_oversized_spec)
 
     async def write_status(self, job: Object, status: Object) -> Object:
         """Sends no spec, because this subresource ignores it, and the cached spec may be incomplete (`store.slim`)."""
         metadata = {name: job["metadata"][name] for name in ("name", "namespace", "uid", "resourceVersion")}
         path = _job_path(metadata["namespace"], metadata["name"], subresource="status")
-        body = {"apiVersion": JOBS, "kind": KIND, "metadata": metadata, "status": status}
+        body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "status": status}
         answer = await self._write("PUT", path, body, accept=METADATA)
         return {**job, "metadata": answer["metadata"], "status": status}
 
@@ -109,7 +89,7 @@ class Gateway:
         """All presets of the cluster. Empty if it has no definition of presets. Presets that cannot be parsed are left out."""
         unreadable: list[Unreadable] = []
         try:
-            presets = [preset async for preset in self._pages(collection(JOBS, PRESET_PLURAL), unreadable)]
+            presets = [preset async for preset in self._objects(collection(API_VERSION, PRESET_PLURAL), unreadable)]
         except NotFoundError:
             return []
         for each in unreadable:
@@ -120,7 +100,7 @@ class Gateway:
 
     async def list_children(self, namespace: str, name: str, cached: Mapping[str, Child]) -> list[Child]:
         folder, unreadable = collection("v1", "pods", namespace=namespace), list[Unreadable]()
-        pods = [pod async for pod in self._pages(folder, unreadable, labelSelector=f"{JOB_NAME_LABEL}={name}")]
+        pods = [pod async for pod in self._objects(folder, unreadable, labelSelector=f"{JOB_NAME_LABEL}={name}")]
         if unreadable:  # it may be a replica, so it must not count as gone
             raise UnreadableAnswerError(f"pod {unreadable[0].name} cannot be read: {unreadable[0].reason}")
         return _children(pods, cached)
@@ -152,7 +132,7 @@ class Gateway:
         path = member(
             collection(f"{VISIBILITY_GROUP}/{version}", "localqueues", namespace=namespace), queue, subresource="pendingworkloads"
         )
-        summary = await parsed(await self._text("GET", path, most=LARGEST_PAGE))
+        summary = await self.request("GET", path)
         return list(summary.get("items") or ())
 
     async def create(self, manifest: Object) -> Object:
@@ -175,7 +155,7 @@ class Gateway:
         unreadable: list[Unreadable] = []
         selected = {"labelSelector": JOB_NAME_LABEL}
         # One after the other, because an API server with thousands of jobs needs a second for a page when it is busy.
-        jobs = await self._everywhere(JOBS, PLURAL, _job, unreadable)
+        jobs = await self._everywhere(API_VERSION, PLURAL, _job, unreadable)
         pods = await self._everywhere("v1", "pods", child_of, unreadable, **selected)
         services = await self._everywhere("v1", "services", _owned, unreadable, **selected)
         policies = await self._everywhere(_NETWORKING, "networkpolicies", _owned, unreadable, **selected) if self._policies else None
@@ -189,7 +169,7 @@ class Gateway:
     @property
     def job_folders(self) -> list[ApiPath]:
         """The paths of all jobs that this installation manages."""
-        return self.folders(JOBS, PLURAL)
+        return self.folders(API_VERSION, PLURAL)
 
     async def _everywhere(
         self, version: str, plural: str, convert: Callable[[Object], Converted], unreadable: list[Unreadable], **query: str
@@ -197,7 +177,7 @@ class Gateway:
         """All objects, converted. Objects for which `convert` raises are added to `unreadable`."""
         converted: list[Converted] = []
         for path in self.folders(version, plural):
-            async for obj in self._pages(path, unreadable, **query):
+            async for obj in self._objects(path, unreadable, **query):
                 try:
                     converted.append(convert(obj))
                 except Exception as error:
@@ -205,61 +185,17 @@ class Gateway:
                     unreadable.append(_unreadable(_KINDS[plural], obj, f"{type(error).__name__}: {error}"))
         return converted
 
-    async def _pages(self, path: ApiPath, unreadable: list[Unreadable], **query: str) -> AsyncIterator[Object]:
-        """Yields every object, in pages of at most LARGEST_PAGE bytes. An object that cannot be parsed is added to `unreadable`."""
-        more: str | None = ""
-        size, failures = FIRST_PAGE, 0
-        while more is not None:
-            page_query = {**query, "limit": str(size), **({"continue": more} if more else {})}
-            try:
-                text = await self._text("GET", path, query=page_query, most=LARGEST_PAGE if size > 1 else None)
-                page = await parsed(text)
-            except UnavailableError as error:
-                failures += 1
-                if not more or failures == PAGE_TRIES:
-                    raise
-                await asyncio.sleep(max(error.retry_seconds, PAGE_DELAYS.after(failures)))
-                continue
-            except (AnswerTooLargeError, UnreadableAnswerError) as error:
-                if size > 1:
-                    size = size // 8 or 1
-                    continue
-                text = b""
-                page = await self.request("GET", path, query=page_query, accept=METADATA_LIST)
-                unreadable += [_unreadable(_KINDS[path.rpartition("/")[2]], obj, str(error)) for obj in page["items"]]
-                page["items"] = []
-            each = len(text) // max(1, len(page["items"]))
-            size = min(PAGE, LARGEST_PAGE // 2 // (each + 1) or 1)
+    async def _objects(self, path: ApiPath, unreadable: list[Unreadable], **query: str) -> AsyncIterator[Object]:
+        """Yields every object. An object that cannot be parsed is added to `unreadable`."""
+        kind = _KINDS[path.rpartition("/")[2]]
+        pages = self._server.pages(path, query=query, unreadable=lambda obj, reason: unreadable.append(_unreadable(kind, obj, reason)))
+        async for page in pages:
             for obj in page["items"]:
                 yield obj
-            more, failures = page["metadata"].get("continue") or None, 0
 
-    async def changes(self, path: ApiPath, version: str, *, labels: str = "") -> AsyncIterator[tuple[str, Object]]:
-        """Yields the changes after `version` to the objects at `path` with these `labels`, until the server ends the stream.
-
-        - (OPENED, {}) comes first, once the server has accepted the watch.
-        - (ADDED, MODIFIED or DELETED, object) is a change. With version "0", all existing objects come first, as ADDED.
-        - (BOOKMARK, object) has an object with a resourceVersion only.
-        - (UNREADABLE, {}) is a change that cannot be parsed.
-
-        Raises ExpiredError if the version is too old, UnavailableError if the connection breaks or is silent for too long, and another
-        ClusterError if the server refuses the watch.
-        """
-        query = {
-            "watch": "true",
-            "allowWatchBookmarks": "true",
-            "resourceVersion": version,
-            **({"labelSelector": labels} if labels else {}),
-        }
-        response = await self._server.send("GET", path, query=query, limits=_WATCHING)
-        self._on_request("WATCH", response.status)
-        async with response:
-            with answering():
-                if response.status != HTTPStatus.OK:
-                    raise await refusal(response.status, await response.read(), retry_after=response.headers.get("Retry-After"))
-                yield "OPENED", {}
-                async for line in lines(response.content):
-                    yield await _change(line)
+    def changes(self, path: ApiPath, version: str, *, labels: str = "") -> AsyncIterator[tuple[str, Object]]:
+        """The changes of `ApiServer.changes`. A spec that is far out of bounds is replaced by a small one that is out of bounds too."""
+        return self._server.changes(path, version, labels=labels, cut=without_oversized_spec)
 
     # requests
 
@@ -272,43 +208,7 @@ class Gateway:
         self, verb: str, path: ApiPath, *, body: Object | None = None, query: dict[str, str] | None = None, accept: str = JSON
     ) -> Object:
         """Sends a request. Returns the object in the answer. Raises a ClusterError."""
-        return await parsed(await self._text(verb, path, body=body, query=query, accept=accept))
-
-    async def _text(
-        self,
-        verb: str,
-        path: ApiPath,
-        *,
-        body: Object | None = None,
-        query: dict[str, str] | None = None,
-        accept: str = JSON,
-        most: int | None = None,
-    ) -> bytes:
-        """Sends a request. Returns the body of the answer, of at most `most` bytes. Raises a ClusterError."""
-        try:
-            response = await self._server.send(verb, path, body=body, query=query, accept=accept, limits=TIMEOUT)
-            with answering():
-                text = await whole(response, most)
-        except UnavailableError:
-            self._on_request(verb, 0)
-            raise
-        self._on_request(verb, response.status)
-        if HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES:
-            return text
-        raise await refusal(response.status, text, retry_after=response.headers.get("Retry-After"))
-
-
-async def _change(line: bytes) -> tuple[str, Object]:
-    """The type and the object of one line of a watch."""
-    try:
-        event = await parsed(without_oversized_spec(line))
-        kind, obj = str(event["type"]), event["object"]
-        if kind == "ERROR":
-            raise error_of(obj.get("code", 0), obj)
-        return kind, {**obj, "metadata": obj["metadata"]}
-    except (UnreadableAnswerError, LookupError, TypeError, AttributeError) as error:
-        log.error("a change that cannot be read is ignored: %s: %s", type(error).__name__, error)
-        return "UNREADABLE", {}
+        return await self._server.request(verb, path, body=body, query=query, accept=accept)
 
 
 def _folder(manifest: Object) -> ApiPath:
@@ -321,7 +221,7 @@ def _path(manifest: Object, *, subresource: str = "") -> ApiPath:
 
 
 def _job_path(namespace: str, name: str, *, subresource: str = "") -> ApiPath:
-    return member(collection(JOBS, PLURAL, namespace=namespace), name, subresource=subresource)
+    return member(collection(API_VERSION, PLURAL, namespace=namespace), name, subresource=subresource)
 
 
 def _core_path(namespace: str, plural: str, name: str) -> ApiPath:

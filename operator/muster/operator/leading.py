@@ -11,7 +11,6 @@ from datetime import datetime
 from muster.api.constants import JOB_NAME_LABEL
 from muster.channel.certificate import Certificate, load_or_create
 from muster.channel.reports import Reports
-from muster.control.cluster import Object
 from muster.control.dependencies import Dependencies
 from muster.control.gangs import Gangs
 from muster.control.positions import Positions
@@ -19,8 +18,10 @@ from muster.control.presets import Presets
 from muster.control.queues import Kueue
 from muster.control.reconciler import Reconciler
 from muster.control.store import Store
+from muster.control.tracing import Tracing
 from muster.kubernetes.errors import ClusterError, RefusedError
 from muster.kubernetes.event_recorder import EventRecorder
+from muster.kubernetes.objects import Object
 from muster.kubernetes.queue import WorkQueue
 from muster.kubernetes.watches import Watch
 from muster.lifecycle.policy import Policy
@@ -31,7 +32,6 @@ from muster.operator.gateway import Gateway
 from muster.operator.metrics import Metrics
 from muster.render.environment import Coordinator
 from muster.render.kueue_versions import PLURAL, api_version
-from muster.tools.tracing.tracing import Tracing
 
 REPOINT_SECONDS = 60.0
 CERTIFICATE_RETRY_SECONDS = 2.0

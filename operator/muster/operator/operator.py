@@ -18,7 +18,9 @@ from muster.api.constants import JOB_NAME_LABEL
 from muster.channel.certificate import new_certificate
 from muster.channel.reports import Reports
 from muster.channel.tokens import Readers
+from muster.control.listing import correct_caches
 from muster.control.store import Store
+from muster.control.tracing import Tracing
 from muster.kubernetes.election import Election, Lease, Requests, Times
 from muster.kubernetes.event_recorder import EventRecorder
 from muster.kubernetes.queue import WorkQueue
@@ -32,7 +34,6 @@ from muster.operator.gauges import Gauges
 from muster.operator.health import Availability, Health, Probes
 from muster.operator.leading import Leader, Parts, channel_certificate
 from muster.operator.metrics import Metrics
-from muster.tools.tracing.tracing import Tracing
 
 DRAIN_SECONDS = 15.0
 LAST_EVENTS_SECONDS = 2.0
@@ -61,9 +62,7 @@ class Operator:
         self._election = election
         self._availability = availability
         self._updates = CacheUpdates(parts.store, parts.queue)
-        self._resync = Resync(
-            gateway, parts.store, queue=parts.queue, now=parts.now, seconds=configuration.resync_seconds, publish=parts.recorder.publish
-        )
+        self._resync = Resync(self._correct_caches, now=parts.now, seconds=configuration.resync_seconds)
         self._health = Health(
             queue=parts.queue, store=parts.store, availability=availability, is_listed=self._is_listed, lacks_channel=self._lacks_channel
         )
@@ -95,6 +94,10 @@ class Operator:
     def superseded(self) -> bool:
         """Whether this operator ended because another operator leads."""
         return self._election.lost
+
+    async def _correct_caches(self) -> None:
+        parts = self._parts
+        await correct_caches(self._gateway, parts.store, queue=parts.queue, now=parts.now, publish=parts.recorder.publish)
 
     def _is_listed(self) -> bool:
         return self._resync.last is not None

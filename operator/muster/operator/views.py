@@ -27,9 +27,10 @@ from muster.api.constants import (
 from muster.api.spec import ROLE_NAME, RoleName
 from muster.api.status import Reason
 from muster.api.times import parse_time
-from muster.control.cluster import Child, Object, owner_of
+from muster.control.cluster import Child
 from muster.explain.brief import brief
 from muster.explain.evidence import Source
+from muster.kubernetes.objects import Object, owner_of
 from muster.lifecycle.facts.devices import DEVICE_TAINT
 from muster.lifecycle.observed import ClaimView, ReplicaPhase, ReplicaView
 from muster.render.pods import MOST_EXCLUDED

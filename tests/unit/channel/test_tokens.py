@@ -14,8 +14,8 @@ import pytest
 from muster.channel import tokens
 from muster.channel.coordination import RefusedReportError
 from muster.channel.tokens import REVIEWS, Claim, Readers, Tokens, claim_of
-from muster.control.cluster import Object
 from muster.kubernetes.errors import UnavailableError
+from muster.kubernetes.objects import Object
 
 
 def token(uid: str = "pod-1", signature: str = "good", **claims: Any) -> str:

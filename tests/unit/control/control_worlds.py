@@ -7,8 +7,9 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from muster.control.cluster import Child, Listing, Object
+from muster.control.cluster import Child, Listing
 from muster.kubernetes.errors import AlreadyExistsError, ConflictError, NotFoundError
+from muster.kubernetes.objects import Object
 from muster.lifecycle.observed import ClaimView
 from muster.operator.views import child_of, claim_of
 

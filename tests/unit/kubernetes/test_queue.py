@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from muster.kubernetes.backoff import Delays
 from muster.kubernetes.errors import UnavailableError
 from muster.kubernetes.queue import WorkQueue
-from muster.lifecycle.policy import Delays
 
 LIMIT = 10.0
 

@@ -13,17 +13,20 @@ from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, cast
 
 import pytest
 
 from muster.channel.reports import Reports
-from muster.control.cluster import Cluster, Object
+from muster.control.cluster import Cluster
 from muster.control.dependencies import Dependencies
+from muster.control.listing import correct_caches
 from muster.control.queues import Kueue
 from muster.control.reconciler import Reconciler
 from muster.control.store import Store
 from muster.kubernetes.errors import UnavailableError
+from muster.kubernetes.objects import Object
 from muster.kubernetes.queue import WorkQueue
 from muster.kubernetes.resync import Resync
 from muster.operator.cache_updates import CacheUpdates
@@ -106,7 +109,8 @@ class Interleaving:
                 enqueue=self._queue.add,
             )
         )
-        self._resync = Resync(cast("Cluster", slow), self._store, queue=self._queue, now=self._now, seconds=3600.0)
+        correct = partial(correct_caches, cast("Cluster", slow), self._store, queue=self._queue, now=self._now)
+        self._resync = Resync(correct, now=self._now, seconds=3600.0)
 
     async def run(self) -> float:
         """Returns the seconds from the end of the last pod to the end of the job."""

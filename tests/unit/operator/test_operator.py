@@ -14,9 +14,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from muster.channel.reports import Reports
-from muster.control.cluster import Object
 from muster.control.store import Store
 from muster.kubernetes.event_recorder import EventRecorder
+from muster.kubernetes.objects import Object
 from muster.kubernetes.queue import WorkQueue
 from muster.operator.__main__ import OneLine
 from muster.operator.cache_updates import CacheUpdates

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from muster.api.job import TrainingJob
 from muster.local.errors import RunError
+from muster.local.event_files import recorded_events
 from muster.local.session import run_job
-from muster.tools.report.history import recorded_events
 from muster_contract.codes import ExitCode
 from muster_contract.events import Event
 from muster_contract.text import printable

@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from muster.api.figures import duration, rounded
 from muster.api.status import TrainingJobStatus
 from muster.tools.report.history import History
-from muster.tools.report.page import Cell, Finding, Folded, Page, Section, Source, Story, Table, duration, rounded
+from muster.tools.report.page import Cell, Finding, Folded, Page, Section, Source, Story, Table
 from muster.tools.report.plots import Bar, Bars, Line, Lines
 from muster.tools.report.run import ENVIRONMENT, PHASE_TITLES, Run, clock, end_of, ending, run_page, seconds_of_phases
 from muster.tools.report.timeline import Kind

@@ -118,26 +118,6 @@ def style() -> str:
     return files("muster.tools.report").joinpath("page.css").read_text(encoding="utf-8")
 
 
-def rounded(loss: str) -> str:
-    """The loss with four digits. Text that is not a number stays as it is."""
-    try:
-        return f"{float(loss):.4g}"
-    except ValueError:
-        return loss
-
-
-def duration(seconds: float) -> str:
-    """A duration such as `42 s`, `3:05` or `2:03:05`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours >= 24:
-        return f"{hours // 24} d {hours % 24} h"
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
 def shown(value: Cell) -> str:
     """The text of a cell. Numbers have three significant digits; only tiny ones have an exponent."""
     if value is None or isinstance(value, str):

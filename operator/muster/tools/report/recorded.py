@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from muster.api.status import AttemptRecord, Phase, Progress, Reason, TrainingJobStatus
-from muster.tools.report.history import History, ReportError, events_in, history_of
+from muster.local.event_files import events_in
+from muster.tools.report.history import History, ReportError, history_of
 from muster.tools.report.storage import Folder, Storage, storage_of
 from muster_contract.checkpoint_layout import HISTORY, Fence
 from muster_contract.codes import ExitCode

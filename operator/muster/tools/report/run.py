@@ -14,11 +14,11 @@ from pathlib import Path
 import yaml
 
 from muster.api.status import AttemptRecord, Phases, TrainingJobStatus
+from muster.local.files import MOST_RUN_BYTES, content_of
 from muster.tools.report.curves import compare
 from muster.tools.report.history import History, ReportError, history_of, read_history
 from muster.tools.report.page import Cell, Finding, Page, Section, Source, Story, Table
 from muster.tools.report.plots import SERIES, Bar, Bars, Line, Lines
-from muster.tools.report.storage import MOST_RUN_BYTES, content_of
 from muster.tools.report.timeline import Kind, Span, coarse, goodput, seconds_by_kind, timeline
 from muster_contract.events import Evaluation, ResumeSource, Step
 from muster_contract.metric_names import of_the_model

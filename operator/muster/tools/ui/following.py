@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from muster.local.event_files import events_in
 from muster.local.follow import LogFollower
-from muster.tools.report.history import History, events_in, history_of
+from muster.tools.report.history import History, history_of
 from muster_contract.events import Event, Pace, PhaseEvent, Step
 
 MOST_STEPS = 20_000

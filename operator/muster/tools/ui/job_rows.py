@@ -9,7 +9,7 @@ from typing import Literal
 from urllib.parse import quote
 
 from muster.api.status import TrainingJobStatus
-from muster.control.cluster import Object
+from muster.kubernetes.objects import Object
 from muster_contract.text import printable
 
 Kind = Literal["cluster", "local", "gone"]

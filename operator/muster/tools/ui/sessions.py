@@ -15,9 +15,9 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
-from muster.channel.rate_limits import AddressLimits, Bucket
 from muster.client import errors
 from muster.client.connection import connected_as
+from muster.kubernetes.token_bucket import AddressLimits, Bucket
 from muster.tools.report.storage import Storage
 from muster.tools.ui.sources import ClusterJobs, DeletedJobs, HistoryRights, ObservedSteps, Sources
 

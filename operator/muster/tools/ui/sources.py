@@ -15,8 +15,9 @@ from muster.api.constants import GROUP, PLURAL
 from muster.client import errors
 from muster.client.connection import Connection
 from muster.client.jobs import Jobs
-from muster.client.views import cluster_view, deleted_job_view, local_view, observed_points
-from muster.control.cluster import Object
+from muster.client.local_backend import LocalBackend
+from muster.client.views import cluster_view, deleted_job_view, observed_points
+from muster.kubernetes.objects import Object
 from muster.local.errors import RunError
 from muster.local.rundir import has_run, load_run
 from muster.tools.report.history import ReportError
@@ -169,7 +170,7 @@ class LocalRuns:
         self._followers.move_to_end(name)
         while len(self._followers) > MOST_RUNS:
             self._followers.popitem(last=False)
-        view = await local_view(self._folder, name, history=await asyncio.to_thread(follower.history))
+        view = await LocalBackend(self._folder, detach=True).view(name, history=await asyncio.to_thread(follower.history))
         return view if replica is None else replace(view, logs=[log for log in view.logs if log.title == replica])
 
     def _rows(self) -> list[Listed]:

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from muster.api.status import TrainingJobStatus
 from muster.cli.report import page_of_run
+from muster.local.event_files import events_in
 from muster.tools.measure.figures import figures_of
 from muster.tools.report.curves import compare
-from muster.tools.report.history import History, ReportError, events_in, history_of, read_history
+from muster.tools.report.history import History, ReportError, history_of, read_history
 from muster.tools.report.page import Page, Table, as_html
 from muster.tools.report.plots import Bars, Lines
 from muster.tools.report.run import Run, read_run, run_page, story

@@ -14,7 +14,7 @@ from local_cluster.ports import free_ports
 from muster.api.job import TrainingJob
 from muster.api.status import AttemptRecord, CheckpointStatus, Phase, TrainingJobStatus
 from muster.lifecycle.observed import Observed
-from muster.tools.tracing.tracing import Tracing, TracingError, traces, tracing_from
+from muster.tools.tracing.otlp import Tracing, TracingError, traces, tracing_from
 from tests.support.collector import Collector, collecting
 from tests.support.texts import absent
 

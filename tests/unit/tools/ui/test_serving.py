@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from muster.channel import listener
-from muster.channel.rate_limits import Bucket
 from muster.cli.main import main
 from muster.client import errors
+from muster.kubernetes.token_bucket import Bucket
 from muster.tools.ui import serving, sessions
 from muster.tools.ui.serving import serve_users
 from muster.tools.ui.sessions import Session, UserSessions

@@ -1,4 +1,4 @@
-"""The resync, which lists all objects again."""
+"""What a list of all objects changes."""
 
 from __future__ import annotations
 
@@ -8,39 +8,11 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from muster.api.spec import WORKER
 from muster.control.cluster import Child, Listing
+from muster.control.listing import correct_caches
 from muster.control.store import Store
-from muster.kubernetes import resync
-from muster.kubernetes.errors import UnavailableError
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
-
-
-class Cluster:
-    """Refuses the first list with Retry-After, and answers the second one."""
-
-    def __init__(self) -> None:
-        self.lists: list[float] = []
-
-    async def list_all(self) -> Listing:
-        self.lists.append(time.monotonic())
-        if len(self.lists) == 1:
-            error = UnavailableError("429: too many requests")
-            error.retry_seconds = 0.2
-            raise error
-        return Listing((), (), (), None, ())
-
-
-def test_a_refused_list_is_retried_after_the_time_in_retry_after(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resync, "RETRY_SECONDS", 0.01)
-    cluster: Any = Cluster()
-    queue: Any = SimpleNamespace(add=lambda key: None)
-    rounds = resync.Resync(cluster, Store(time.monotonic), queue=queue, now=lambda: datetime.now(UTC), seconds=60.0)
-    asyncio.run(asyncio.wait_for(rounds.until_listed(), 10))
-    first, second = cluster.lists
-    assert second - first >= 0.2
 
 
 def test_jobs_that_lack_a_running_replica_are_queued_before_whole_ones() -> None:
@@ -68,6 +40,5 @@ def test_jobs_that_lack_a_running_replica_are_queued_before_whole_ones() -> None
     cluster: Any = Listed()
     queued: list[str] = []
     queue: Any = SimpleNamespace(add=queued.append)
-    rounds = resync.Resync(cluster, Store(time.monotonic), queue=queue, now=lambda: datetime.now(UTC), seconds=60.0)
-    asyncio.run(rounds.once())
+    asyncio.run(correct_caches(cluster, Store(time.monotonic), queue=queue, now=lambda: datetime.now(UTC)))
     assert queued == [f"default/{name}" for name in ("broken", "new", "whole-1", "whole-2", "ended")]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from muster.channel import rate_limits
-from muster.channel.rate_limits import AddressLimits
+from muster.kubernetes import token_bucket
+from muster.kubernetes.token_bucket import AddressLimits
 
 
 def test_each_address_has_a_limit_of_its_own() -> None:
@@ -18,7 +18,7 @@ def test_each_address_has_a_limit_of_its_own() -> None:
 
 
 def test_only_the_addresses_that_were_seen_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rate_limits, "MOST_ADDRESSES", 3)
+    monkeypatch.setattr(token_bucket, "MOST_ADDRESSES", 3)
     limits = AddressLimits(0.0, 2.0, lambda: 0.0)
     for number in (*range(4), 1, 4):
         limits.bucket(f"10.0.0.{number}").tokens = 0.0
