@@ -6,6 +6,7 @@ It promises:
   (`api_paths.py`), and every failure is a `ClusterError` (`errors.py`).
 - `watches.py`: every change to the watched objects, in order, whatever happens to the stream. A possible gap is reported, and
   `resync.py` then lists everything again.
+- `store.py`: the newest version of each object. What was deleted stays deleted, and a write that no watch delivers is noticed.
 - `election.py`: at most one leader writes at any time, even if clocks differ.
 - `queue.py`: each due key gets one pass at a time. Failed keys back off (`backoff.py`), and namespaces take turns (`fairness.py`).
 - `event_recorder.py` and `token_bucket.py`: Events and rate limits that never delay the work.

@@ -16,7 +16,7 @@ from muster.channel.coordination import RefusedReportError, bearer_token, refusa
 from muster.channel.listener import Limits, Listener, recognise
 from muster.control.store import Store
 from muster.kubernetes.queue import WorkQueue
-from muster.operator.metrics import Metrics
+from muster.operator.metrics.counters import Metrics
 
 STUCK_SECONDS = 300.0  # a pass creates a few hundred replicas at most (`control.executor`), and each request ends within 30 s
 SILENT_SECONDS = 180.0  # longer than a dead watch stays unnoticed (75 s)

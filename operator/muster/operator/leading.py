@@ -29,7 +29,7 @@ from muster.operator.channel import ClusterChannel, lead_here
 from muster.operator.configuration import Configuration, OperatorPod
 from muster.operator.discovery import kueue_version, positions_version, served_gang_schedulers, served_versions
 from muster.operator.gateway import Gateway
-from muster.operator.metrics import Metrics
+from muster.operator.metrics.counters import Metrics
 from muster.render.environment import Coordinator
 from muster.render.kueue_versions import PLURAL, api_version
 

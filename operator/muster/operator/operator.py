@@ -30,10 +30,10 @@ from muster.operator import kopf_runtime
 from muster.operator.cache_updates import CacheUpdates
 from muster.operator.configuration import Configuration, OperatorPod
 from muster.operator.gateway import Gateway, connected
-from muster.operator.gauges import Gauges
 from muster.operator.health import Availability, Health, Probes
 from muster.operator.leading import Leader, Parts, channel_certificate
-from muster.operator.metrics import Metrics
+from muster.operator.metrics.counters import Metrics
+from muster.operator.metrics.gauges import Gauges
 
 DRAIN_SECONDS = 15.0
 LAST_EVENTS_SECONDS = 2.0

@@ -8,7 +8,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from muster.operator.gauges import Gauges
+from muster.operator.metrics.gauges import Gauges
 
 JOBS: dict[str, Any] = {"team/digits": {"status": {"phase": "Running", "goodput": {"ratio": 0.5}}}, "team/new": {}}
 LISTED = datetime(2026, 1, 1, tzinfo=UTC)

@@ -11,10 +11,10 @@ import pytest
 from muster.api.status import AttemptRecord, Goodput, Phase, Phases, Reason, TrainingJobStatus
 from muster.control.cluster import Unreadable
 from muster.control.store import Store
-from muster.operator import job_series
-from muster.operator.families import FAMILIES
-from muster.operator.job_series import MOST_JOBS, MOST_JOBS_PER_NAMESPACE, MOST_NAMESPACES, MOST_UNREADABLE
-from muster.operator.metrics import Metrics
+from muster.operator.metrics import job_series
+from muster.operator.metrics.counters import Metrics
+from muster.operator.metrics.families import FAMILIES
+from muster.operator.metrics.job_series import MOST_JOBS, MOST_JOBS_PER_NAMESPACE, MOST_NAMESPACES, MOST_UNREADABLE
 from muster_contract.codes import FailureClass
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -20,11 +20,11 @@ from muster.kubernetes.objects import Object
 from muster.kubernetes.queue import WorkQueue
 from muster.operator.__main__ import OneLine
 from muster.operator.cache_updates import CacheUpdates
-from muster.operator.gauges import Gauges
 from muster.operator.health import Availability, Health
 from muster.operator.kopf_runtime import configure
 from muster.operator.leading import Parts
-from muster.operator.metrics import Metrics
+from muster.operator.metrics.counters import Metrics
+from muster.operator.metrics.gauges import Gauges
 from muster_contract.reports import Report
 
 

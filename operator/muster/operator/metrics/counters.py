@@ -9,8 +9,8 @@ from prometheus_client.registry import Collector
 
 from muster.api.status import Phase, TrainingJobStatus
 from muster.lifecycle.changes import AttemptChange, attempt_changes
-from muster.operator import families
-from muster.operator.families import Family
+from muster.operator.metrics import families
+from muster.operator.metrics.families import Family
 from muster_contract.codes import FailureClass
 
 disable_created_metrics()  # type: ignore[no-untyped-call] # they double the series of counters, and dashboards do not use them

@@ -9,11 +9,11 @@ from datetime import datetime
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from muster.operator import families
-from muster.operator.families import FAMILIES, Family
-from muster.operator.job_series import Sample, samples
 from muster.operator.leading import Leader, Parts
-from muster.operator.metrics import QUEUE_NAME
+from muster.operator.metrics import families
+from muster.operator.metrics.counters import QUEUE_NAME
+from muster.operator.metrics.families import FAMILIES, Family
+from muster.operator.metrics.job_series import Sample, samples
 
 
 class Gauges(Collector):
