@@ -107,7 +107,7 @@ class ApiServer:
         """Sends a request. Returns the body of the answer, of at most `most` bytes."""
         try:
             response = await self._send(verb, path, body=body, query=query, accept=accept, content=content, limits=TIMEOUT)
-            with answering():
+            with _answering():
                 text = await whole(response, most or self._largest_answer)
         except UnavailableError:
             self._on_request(verb, 0)
@@ -168,7 +168,7 @@ class ApiServer:
         self._on_request("WATCH" if "watch" in query else "GET", response.status)
         async with response:
             if response.status != HTTPStatus.OK:
-                with answering():
+                with _answering():
                     text = await whole(response, self._largest_answer)
                 raise await refusal(response.status, text, retry_after=response.headers.get("Retry-After"))
             yield _lines(response)
@@ -213,7 +213,7 @@ class ApiServer:
         """The answer, with any status. Raises UnavailableError."""
         full = f"{path}?{urlencode(query)}" if query else path
         headers = {"Accept": accept, "Content-Type": content}
-        with answering():
+        with _answering():
             _, url, headers, _, _ = await self._api.param_serialize(verb, full, header_params=headers, auth_settings=["BearerToken"])
             answer = await self._api.call_api(verb, url, headers, body, _request_timeout=limits)
             response: aiohttp.ClientResponse = answer.response
@@ -221,7 +221,7 @@ class ApiServer:
 
 
 async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    with answering():
+    with _answering():
         async for line in lines(response.content):
             yield line
 
@@ -240,7 +240,7 @@ async def _change(line: bytes) -> tuple[str, Object]:
 
 
 @contextmanager
-def answering() -> Iterator[None]:
+def _answering() -> Iterator[None]:
     """Turns every error of the connection into an UnavailableError."""
     try:
         yield
