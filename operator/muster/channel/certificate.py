@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from muster.kubernetes.api_paths import collection, member
-from muster.kubernetes.election import Requests
+from muster.kubernetes.api_server import Requests
 
 LIFE = timedelta(days=3650)
 LEAST_VALIDITY = timedelta(days=365)

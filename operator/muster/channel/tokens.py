@@ -21,7 +21,7 @@ from typing import Any
 from muster.api.unchecked import mapping
 from muster.channel.coordination import RefusedReportError
 from muster.kubernetes.api_paths import collection
-from muster.kubernetes.election import Requests
+from muster.kubernetes.api_server import Requests
 from muster.kubernetes.errors import ClusterError
 from muster.kubernetes.objects import Object
 from muster.kubernetes.token_bucket import AddressLimits, Bucket

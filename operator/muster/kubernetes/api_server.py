@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from http import HTTPStatus
 from types import SimpleNamespace
+from typing import Protocol
 from urllib.parse import urlencode
 
 import aiohttp
@@ -50,6 +51,13 @@ Cut = Callable[[bytes], bytes]
 """Removes parts from the JSON text of an object before it is parsed."""
 
 log = logging.getLogger("muster.api-server")
+
+
+class Requests(Protocol):
+    """What sends single requests: an ApiServer, or what stands before one."""
+
+    async def request(self, verb: str, path: ApiPath, *, body: Object | None = None, query: dict[str, str] | None = None) -> Object:
+        """Returns the object in the answer. Raises a ClusterError."""
 
 
 class RedirectError(aiohttp.ClientError):

@@ -25,7 +25,7 @@ from muster.channel.tokens import Tokens
 from muster.control.reconciler import CALM_SECONDS
 from muster.control.store import Store
 from muster.kubernetes.api_paths import collection, member
-from muster.kubernetes.election import Requests
+from muster.kubernetes.api_server import Requests
 from muster.kubernetes.errors import NotFoundError
 from muster.kubernetes.objects import Object
 from muster.kubernetes.queue import WorkQueue

@@ -21,7 +21,8 @@ from muster.channel.tokens import Readers
 from muster.control.listing import correct_caches
 from muster.control.store import Store
 from muster.control.tracing import Tracing
-from muster.kubernetes.election import Election, Lease, Requests, Times
+from muster.kubernetes.api_server import Requests
+from muster.kubernetes.election import Election, Lease, Times
 from muster.kubernetes.event_recorder import EventRecorder
 from muster.kubernetes.queue import WorkQueue
 from muster.kubernetes.resync import Resync
