@@ -1,19 +1,12 @@
-"""Requests to the API server with the credentials of a kubeconfig, in plain JSON.
-
-Source of the rules on kubeconfig files, contexts and namespaces: "Organizing Cluster Access Using kubeconfig Files" in the Kubernetes
-documentation.
-"""
+"""The API server as the commands of a user and the web page see it: with the rights of the user, in one namespace. Its errors have an exit
+code and a remedy. The client is `muster.kubernetes`."""
 
 from __future__ import annotations
 
-import logging
-import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
-from pathlib import Path
-from typing import Any
 
 import aiohttp
 import yaml
@@ -24,13 +17,13 @@ from muster.client import errors
 from muster.client.cuts import Cuts
 from muster.kubernetes.api_paths import ApiPath, InvalidNameError, collection, member
 from muster.kubernetes.api_server import FOLLOWING, JSON, MERGE_PATCH, TABLE, ApiServer, Cut
+from muster.kubernetes.credentials import from_kubeconfig, from_token
 from muster.kubernetes.errors import AnswerTooLargeError, ClusterError, RefusedError
 from muster.kubernetes.objects import Object
 from muster_contract.text import printable
 
 LARGEST_TEXT = 256 << 20
 """Bytes of one log. A kubelet keeps 10 MiB of each container by default."""
-_POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _WATCHING = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=330)
 """The server ends each watch after 300 s (timeoutSeconds), so a longer silence is a dead connection."""
 _LONGEST = 1000  # characters of the API server's message
@@ -153,11 +146,8 @@ class Connection:
 @asynccontextmanager
 async def connected(target: Target) -> AsyncIterator[Connection]:
     """A connection to the cluster that `target` and the kubeconfig name. Raises NoClusterError."""
-    configuration = client.Configuration()
-    configuration.client_session_kwargs = {"trust_env": False}
-    configuration.connection_pool_maxsize = 0  # no limit: each log that is followed has a connection
     try:
-        namespace, context = await _load(target, configuration)
+        configuration, namespace, context = await from_kubeconfig(target.kubeconfig, target.context)
     except (config.ConfigException, OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:
         raise errors.NoClusterError(f"no cluster: {_one_line(str(error))}; set KUBECONFIG, or give --kubeconfig and --context") from error
     async with client.ApiClient(configuration) as api:
@@ -167,46 +157,8 @@ async def connected(target: Target) -> AsyncIterator[Connection]:
 @asynccontextmanager
 async def connected_as(token: str, *, server: str, authority: str | None) -> AsyncIterator[Connection]:
     """A connection with only the rights of a token. `authority` is the file with the certificates of the API server."""
-    configuration = client.Configuration(host=server)
-    configuration.client_session_kwargs = {"trust_env": False}
-    if authority is not None:
-        configuration.ssl_ca_cert = authority
-    configuration.api_key["BearerToken"] = f"Bearer {token}"
-    async with client.ApiClient(configuration) as api:
+    async with client.ApiClient(from_token(token, server=server, authority=authority)) as api:
         yield Connection(ApiServer(api), namespace="default", context="this cluster")
-
-
-async def _load(target: Target, configuration: client.Configuration) -> tuple[str, str]:
-    """Fills in the configuration. Returns the namespace and the name of the context."""
-    paths = target.kubeconfig or config.KUBE_CONFIG_DEFAULT_LOCATION
-    logging.getLogger("kubernetes.aio").setLevel(logging.ERROR)  # this command reports the same error
-    try:
-        loader = await config.load_kube_config(  # type: ignore[no-untyped-call]
-            target.kubeconfig, context=target.context, client_configuration=configuration, persist_config=False
-        )
-    except config.ConfigException:
-        namespace = None if target.kubeconfig or target.context else _namespace_of_pod()
-        if namespace is None:
-            raise config.ConfigException(f"the kubeconfig {paths} {_fault(paths)}") from None
-        config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-        return namespace, "the pod's own cluster"
-    context: dict[str, Any] = loader.current_context
-    return str(context["context"].get("namespace") or "default"), str(context["name"])
-
-
-def _fault(paths: str) -> str:
-    """The problem of a kubeconfig, which may be several files."""
-    if not any(Path(path).expanduser().exists() for path in paths.split(os.pathsep)):
-        return "does not exist"
-    return "has no such context, or is not complete (kubectl config get-contexts)"
-
-
-def _namespace_of_pod() -> str | None:
-    """The namespace of the pod that this process runs in. None outside a cluster."""
-    try:
-        return _POD_NAMESPACE.read_text().strip() or "default"
-    except OSError:
-        return None
 
 
 def client_error(error: ClusterError, *, context: str) -> errors.ClientError:
