@@ -154,7 +154,7 @@ class Executor:
                 raise _in_the_way(name, child) from None
         else:
             self._store.put_child(child)
-            self._store.expect(child.view.uid, child.version)
+            self._store.echoes.expect(child.view.uid, child.version)
 
     async def _delete(self, job: TrainingJob, action: DeleteReplica) -> None:
         if action.grace_seconds == 0:

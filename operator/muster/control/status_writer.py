@@ -19,7 +19,7 @@ async def write_status(dependencies: Dependencies, obj: Object, job: TrainingJob
     written = await dependencies.cluster.write_status(obj, status.wire())
     dependencies.store.put_job(written)
     if version_of(written) != version_of(obj):
-        dependencies.store.expect(job.metadata.uid, version_of(written))
+        dependencies.store.echoes.expect(job.metadata.uid, version_of(written))
     log.info("%s: %s, attempt %d: %s", job.key, status.phase, status.attempt, status.message)
     for event in events_between(job.status, status):
         dependencies.publish(event_of(job, event, dependencies.now()))

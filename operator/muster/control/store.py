@@ -41,7 +41,8 @@ class Store:
         self._jobs: dict[str, Object] = {}
         self._deletions = Deletions()
         self._children: ObjectStore[Child] = ObjectStore(self._deletions)
-        self._echoes = Echoes(clock)
+        self.echoes = Echoes(clock)
+        """What this operator has written, and the watches have delivered."""
         self._pending: dict[str, set[str]] = defaultdict(set)
         self._services: dict[str, str] = {}
         self.unreadable: tuple[Unreadable, ...] = ()
@@ -119,7 +120,7 @@ class Store:
     def drop_job(self, job: Object) -> None:
         uid, key = job["metadata"]["uid"], key_of(job)
         self._deletions.add(uid)
-        self._echoes.forget(uid)
+        self.echoes.forget(uid)
         cached = self._jobs.get(key)
         if cached is not None and cached["metadata"]["uid"] == uid:
             del self._jobs[key]
@@ -137,7 +138,7 @@ class Store:
 
     def drop_child(self, key: str, uid: str) -> None:
         self._not_pending(self._children.key(uid) or key, uid)
-        self._echoes.forget(uid)
+        self.echoes.forget(uid)
         self._children.drop(uid)
         for forget in self._on_pod_deleted:
             forget(uid)
@@ -188,15 +189,3 @@ class Store:
     def uids(self) -> frozenset[str]:
         """The uids of all cached jobs and pods."""
         return frozenset(job["metadata"]["uid"] for job in self._jobs.values()) | frozenset(self._children.keys)
-
-    def expect(self, uid: str, version: int) -> None:
-        """Expects that a watch delivers this version, which the operator has written. If none does, the watch has stalled."""
-        self._echoes.expect(uid, version)
-
-    def received(self, uid: str, version: int) -> None:
-        """A watch has delivered the object at this version."""
-        self._echoes.received(uid, version)
-
-    def silence(self) -> float:
-        """Seconds since the oldest write that no watch has delivered yet."""
-        return self._echoes.silence()

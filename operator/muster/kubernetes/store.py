@@ -89,6 +89,10 @@ class Echoes:
         self._expected: dict[str, float] = {}
         self._received: dict[str, int] = {}
 
+    def __len__(self) -> int:
+        """Of how many objects a version is remembered."""
+        return len(self._received)
+
     def expect(self, uid: str, version: int) -> None:
         """This version was written. A watch may have delivered it before the write was answered."""
         if self._received.get(uid, 0) < version:

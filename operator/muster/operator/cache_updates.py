@@ -26,7 +26,7 @@ class CacheUpdates:
         self._queue = queue
 
     def job(self, kind: str, job: dict[str, Any]) -> None:
-        self._store.received(job["metadata"]["uid"], version_of(job))
+        self._store.echoes.received(job["metadata"]["uid"], version_of(job))
         cached = self._store.job(key_of(job))
         if kind == "DELETED":
             self._store.drop_job(job)
@@ -39,7 +39,7 @@ class CacheUpdates:
         child = child_of(pod)
         if child is None:
             return
-        self._store.received(child.view.uid, child.version)
+        self._store.echoes.received(child.view.uid, child.version)
         before = self._store.key_of_pod(child.view.uid)
         if before is not None and before != child.key:  # the job that the pod belonged to
             self._queue.add(before)

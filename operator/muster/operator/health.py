@@ -49,8 +49,8 @@ class Health:
         seconds = self._queue.longest_work()
         if seconds > STUCK_SECONDS:
             return f"a pass over a job has taken {seconds:.0f} s"
-        if self._availability.answers and self._store.silence() > SILENT_SECONDS:
-            return f"no watch has delivered an object that was written {self._store.silence():.0f} s ago"
+        if self._availability.answers and self._store.echoes.silence() > SILENT_SECONDS:
+            return f"no watch has delivered an object that was written {self._store.echoes.silence():.0f} s ago"
         return None
 
     def unready(self) -> str | None:

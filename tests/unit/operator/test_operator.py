@@ -79,14 +79,14 @@ def test_pods_with_only_the_label_of_a_job_leave_nothing_in_the_store() -> None:
     standby = Standby()
     replica = pod(0)
     standby.updates.pod("ADDED", replica)
-    remembered = len(standby.store._received)
+    remembered = len(standby.store.echoes)
     for index in range(100):
         stranger = pod(index)
         stranger["metadata"] |= {"uid": f"stranger-{index}", "labels": {"muster.dev/job-name": "digits"}}
         standby.updates.pod("ADDED", stranger)
         standby.updates.pod("DELETED", stranger)
     standby.updates.pod("DELETED", replica)
-    assert (remembered, len(standby.store._received)) == (1, 0)
+    assert (remembered, len(standby.store.echoes)) == (1, 0)
 
 
 def test_a_standby_caches_jobs_and_pods_and_queues_none() -> None:
