@@ -37,7 +37,7 @@ COPY contract contract
 COPY operator operator
 COPY trainer_image trainer_image
 RUN /build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . && \
-    pip install --no-index --no-deps /wheels/*.whl && python -P -c 'import muster.kubernetes.operator, muster_trainer.supervisor' && \
+    pip install --no-index --no-deps /wheels/*.whl && python -P -c 'import muster.operator.operator, muster_trainer.supervisor' && \
     pip uninstall --yes pip
 
 FROM ${BASE_IMAGE} AS operator
@@ -46,7 +46,7 @@ COPY --from=operator-build /opt/muster /opt/muster
 ENV PATH=/opt/muster/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp
 USER 1000:1000
 WORKDIR /
-ENTRYPOINT ["python", "-P", "-m", "muster.kubernetes"]
+ENTRYPOINT ["python", "-P", "-m", "muster.operator"]
 ARG VERSION=0.1.0
 ARG REVISION=unknown
 ARG CREATED=unknown
@@ -121,7 +121,7 @@ RUN python3 -m venv /opt/muster
 COPY --from=requirements /src/ui.txt ./
 RUN pip install -r ui.txt
 COPY --from=operator-build /wheels /wheels
-RUN pip install --no-index --no-deps /wheels/*.whl && python -P -c 'import muster.ui.serving, matplotlib.figure, botocore.session' && pip uninstall --yes pip
+RUN pip install --no-index --no-deps /wheels/*.whl && python -P -c 'import muster.tools.ui.serving, matplotlib.figure, botocore.session' && pip uninstall --yes pip
 
 FROM ${BASE_IMAGE} AS ui
 RUN getent passwd 1000 > /dev/null || useradd --uid 1000 --user-group --no-create-home --home-dir /tmp --shell /usr/sbin/nologin muster

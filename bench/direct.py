@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from bench.jobs import PODS_PER_JOB, bench_job
 from muster.api.job import Metadata, TrainingJob
 from muster.api.spec import WORKER, TrainingJobSpec
-from muster.kubernetes.certificate import new_certificate
-from muster.kubernetes.gateway import connected
+from muster.channel.certificate import new_certificate
+from muster.operator.gateway import connected
 from muster.render.addresses import ClusterAddresses
 from muster.render.environment import Coordinator
 from muster.render.images import default_images

@@ -16,9 +16,9 @@ from muster.admission.read import read_job
 from muster.api.job import TrainingJob
 from muster.api.spec import WORKER, Role
 from muster.cli.plan import costs_here
-from muster.local.measuring import run_and_read_events
-from muster.measure.cost import predict
-from muster.measure.jobs import measured_of
+from muster.tools.measure.cost import predict
+from muster.tools.measure.jobs import measured_of
+from muster.tools.measure.measuring import run_and_read_events
 
 JOBS = ("bench/plan-digits.yaml", "bench/plan-gpt.yaml")
 WITHIN = 0.3

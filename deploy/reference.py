@@ -19,8 +19,8 @@ import reference_api
 from reference_api import filled
 
 from muster.explain.causes import CAUSES
-from muster.kubernetes.families import FAMILIES
-from muster.kubernetes.job_series import MOST_JOBS, MOST_JOBS_PER_NAMESPACE, MOST_NAMESPACES, MOST_UNREADABLE
+from muster.operator.metrics.families import FAMILIES
+from muster.operator.metrics.job_series import MOST_JOBS, MOST_JOBS_PER_NAMESPACE, MOST_NAMESPACES, MOST_UNREADABLE
 from muster_contract.codes import PROCESS_KILLED, SIGNAL_BASE, ExitCode
 from muster_contract.environment import NAMES, PROCESS_VARIABLES, STATUS_VARIABLES, TRACKER_VARIABLES, ReplicaEnvironment
 from muster_contract.events import EVENTS, Event
@@ -64,7 +64,7 @@ def pages() -> Iterator[tuple[str, str]]:
         "commands.md": ("Commands", "Arguments and options of every `muster` command", reference_api.commands()),
         "python.md": ("Python client", "Classes and methods of `muster`", reference_api.python_client()),
     }
-    sources = {"causes.md": "muster.explain", "metrics.md": "muster.kubernetes.families"}
+    sources = {"causes.md": "muster.explain", "metrics.md": "muster.operator.metrics.families"}
     sources |= {"trainingjob.md": "muster.api", "commands.md": "muster.cli", "python.md": "muster.client"}
     for name, (title, _, text) in entries.items():
         note = NOTE.replace("muster_contract", sources.get(name, "muster_contract"))

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 import muster
-from muster.admission import crd
+from muster.admission import definitions
 from muster.cli.main import cli
 
 DEEPEST = 6
@@ -21,7 +21,7 @@ CLIENT = ("job", "Client", "Job", "AsyncClient", "AsyncJob", "Progress")
 
 def training_job() -> str:
     """The fields of spec and status, one table for each top-level field that has parts."""
-    whole = crd.schema()
+    whole = definitions.schema()
     intro = (
         "Fields are named as in a job file, below the title of their section. `[]` stands for each item of a list, and `*` for each key "
         "of an object. A field is required where the object that contains it is written."

@@ -15,9 +15,9 @@ import sys
 import time
 from pathlib import Path
 
-from muster.report.curves import compare
-from muster.report.history import ReportError, read_history
-from muster.report.run import read_run, story
+from muster.tools.report.curves import compare
+from muster.tools.report.history import ReportError, read_history
+from muster.tools.report.run import read_run, story
 
 HERE = Path(__file__).resolve().parent
 JOB = HERE / "digits-ddp.yaml"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from muster.api.status import Phase as Phase
     from muster.api.status import TrainingJobStatus as TrainingJobStatus
     from muster.client.async_client import AsyncClient as AsyncClient
-    from muster.client.async_client import AsyncJob as AsyncJob
+    from muster.client.async_job import AsyncJob as AsyncJob
     from muster.client.errors import ClientError as ClientError
     from muster.client.errors import ConflictError as ConflictError
     from muster.client.errors import JobFailedError as JobFailedError
@@ -71,7 +71,8 @@ _MODULES = {
         "TrainingJobSpec",
     ),
     "muster.api.status": ("Phase", "TrainingJobStatus"),
-    "muster.client.async_client": ("AsyncClient", "AsyncJob"),
+    "muster.client.async_client": ("AsyncClient",),
+    "muster.client.async_job": ("AsyncJob",),
     "muster.client.errors": (
         "ClientError",
         "ConflictError",

@@ -13,9 +13,9 @@ from contextlib import closing, suppress
 
 import pytest
 
-from muster.control.pacing import JITTER, SHORTEST_INTERVAL
-from muster.kubernetes.channel import PROGRESS_SECONDS
-from muster.kubernetes.tokens import REVIEWS, REVIEWS_PER_SECOND
+from muster.channel.pacing import JITTER, SHORTEST_INTERVAL
+from muster.channel.tokens import REVIEWS, REVIEWS_PER_SECOND
+from muster.operator.channel import PROGRESS_SECONDS
 from tests.support.api_server.api import ApiError, Object
 from tests.support.api_server.cluster import RELEASE_NAMESPACE, Cluster
 from tests.support.api_server.jobs import Jobs, condition, job

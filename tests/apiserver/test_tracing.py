@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.control.spans import traceparent
+from muster.tools.tracing.spans import traceparent
 from tests.support.api_server.cluster import Cluster
 from tests.support.api_server.jobs import Jobs, job
 from tests.support.api_server.kubelet import Kubelet

@@ -18,8 +18,8 @@ import pytest
 
 from muster.cli.refusal import RefusalError
 from muster.cli.report import page_of_job
-from muster.report.page import as_html
-from muster.ui.sessions import IDLE_SECONDS, MOST_PER_USER, SESSION_SECONDS, SIGN_INS, NotSignedInError, TooManyError, UserSessions
+from muster.tools.report.page import as_html
+from muster.tools.ui.sessions import IDLE_SECONDS, MOST_PER_USER, SESSION_SECONDS, SIGN_INS, NotSignedInError, TooManyError, UserSessions
 from tests.apiserver.test_commands import on_log_node
 from tests.support.api_server.api import Object
 from tests.support.api_server.cluster import Cluster
@@ -28,7 +28,7 @@ from tests.support.api_server.jobs import Jobs, job
 from tests.support.api_server.kubelet import Kubelet, Nodes
 from tests.support.api_server.logs import log_node
 from tests.support.waiting import wait_until
-from tests.unit.report.test_recorded import leave
+from tests.unit.tools.report.test_recorded import leave
 
 ADDRESS = "10.0.0.1"
 pytestmark = pytest.mark.usefixtures("shared_operator")

@@ -13,7 +13,7 @@ import yaml
 
 import local_cluster
 from local_cluster import debian
-from muster.kubernetes.families import FAMILIES
+from muster.operator.metrics.families import FAMILIES
 from tests.chart.chart_variants import ROOT, Render
 
 CASES: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "alert_cases.yaml").read_text())

@@ -13,7 +13,7 @@ import yaml
 
 from local_cluster.images.build import IMAGES
 from muster.admission.job_policy import CONTAINER_FIELDS, POD_FIELDS, PORT_FIELDS, UNLIMITED
-from muster.kubernetes.configuration import Configuration
+from muster.operator.configuration import Configuration
 from muster.strategies.registry import RESERVED_BUILT_IN, is_reserved_env
 from tests.chart.chart_variants import CHART, ROOT, VARIANTS, Manifest, Render
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from muster.kubernetes.families import FAMILIES
+from muster.operator.metrics.families import FAMILIES
 from tests.chart.chart_variants import CHART, Render
 
 DASHBOARDS = {path.name: json.loads(path.read_text()) for path in sorted((CHART / "files" / "dashboards").glob("*.json"))}

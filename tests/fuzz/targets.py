@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from muster.admission.read import InvalidJobFileError, parse_job
 from muster.api.quantity import amount_of
+from muster.channel.tokens import Claim, claim_of
 from muster.client.dump import redact
 from muster.kubernetes.api_paths import InvalidNameError, collection, member
-from muster.kubernetes.tokens import Claim, claim_of
 from muster.render.merge import MergeError, strategic_merge
 from muster_contract.reports import Report
 from muster_contract.wire import WireError, encode, parse

@@ -12,9 +12,9 @@ import pytest
 from muster.admission.read import read_job
 from muster.api.spec import WORKER, Role
 from muster.local.errors import RunError
-from muster.local.measuring import run_and_measure
-from muster.measure.jobs import collectives_job, rehearsal_job
-from muster.measure.readings import collectives, rehearsed, socket
+from muster.tools.measure.jobs import collectives_job, rehearsal_job
+from muster.tools.measure.measuring import run_and_measure
+from muster.tools.measure.readings import collectives, rehearsed, socket
 
 EXAMPLES = Path("examples").absolute()
 SIZES = {1024, 2**20}

@@ -17,7 +17,7 @@ import yaml
 
 from muster.local.runner import SAME_REQUEST_SECONDS
 from muster.local.sweep import RUN_MARK, marked
-from muster.report.history import read_history
+from muster.tools.report.history import read_history
 from tests.support.local_jobs import TRAIN, LocalJob, finish, has_ended, is_running, job, mark_in
 from tests.support.waiting import wait_until
 

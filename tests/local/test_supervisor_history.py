@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from muster.report.history import ReportError
-from muster.report.recorded import read_recorded
-from muster.report.storage import storage_of
-from muster.ui.sources import DeletedJobs
+from muster.tools.report.history import ReportError
+from muster.tools.report.recorded import read_recorded
+from muster.tools.report.storage import storage_of
+from muster.tools.ui.sources import DeletedJobs
 from muster_contract.environment import ReplicaEnvironment
 from muster_contract.history import MOST_EVENT_BYTES, MOST_RECORD_BYTES, STORED_ATTEMPTS
 from muster_trainer.supervisor.history import HistoryWriter

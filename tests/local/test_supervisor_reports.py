@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from muster.kubernetes.certificate import new_certificate
+from muster.channel.certificate import new_certificate
 from muster_contract.events import Commit, Fingerprint
 from muster_contract.wire import decode
 from tests.support.supervisors import DEADLINE, SLEEPS, Coordinator, SupervisorRun

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.control.spans import JOB
+from muster.tools.tracing.spans import JOB
 from tests.support.collector import Collector, check_one_trace, collecting
 from tests.support.local_jobs import TRAIN, LocalJob, finish, job
 from tests.support.waiting import wait_until

@@ -16,7 +16,7 @@ from typing import Any
 import muster.lifecycle.decide  # noqa: F401  all of the core must be imported before functions are replaced
 from muster.api.spec import CleanPodPolicy
 from muster.api.status import FailureClass, Phase, Reason
-from muster.lifecycle.policy import Delays
+from muster.kubernetes.backoff import Delays
 from muster.lifecycle.state import Ended, record_of
 from muster.lifecycle.transition import budget, elastic, in_place
 from muster_contract.errors import PeerLost
@@ -571,44 +571,44 @@ BY_UNIT_TESTS: tuple[Mutant, ...] = (
     _unit(
         "gaps-of-all-replicas",
         "a job that starts makes the operator wait longer for lost nodes of all jobs",
-        "muster.control.reports:_trains",
+        "muster.channel.reports:_trains",
         _always(True),
-        "control/test_reports",
+        "channel/test_reports",
     ),
     _unit(
         "few-reports-are-enough",
         "a few quick reports make a busy replica look lost",
-        "muster.control.report_gaps:FEWEST",
+        "muster.channel.report_gaps:FEWEST",
         lambda original: 1,
-        "control/test_reports",
+        "channel/test_reports",
     ),
     _unit(
         "gap-kept-for-ever",
         "one busy minute makes the operator slow to notice lost nodes for the rest of its life",
-        "muster.control.report_gaps:ReportGaps._turn",
+        "muster.channel.report_gaps:ReportGaps._turn",
         _first_window,
-        "control/test_reports",
+        "channel/test_reports",
     ),
     _unit(
         "gaps-forgotten-too-soon",
         "reports that have just come late do not count, so that healthy replicas look lost",
-        "muster.control.report_gaps:ReportGaps._turn",
+        "muster.channel.report_gaps:ReportGaps._turn",
         _one_window,
-        "control/test_reports",
+        "channel/test_reports",
     ),
     _unit(
         "frozen-node-makes-a-gap",
         "after a node was frozen, the next lost node is noticed late",
-        "muster.control.report_gaps:LONGEST_SECONDS",
+        "muster.channel.report_gaps:LONGEST_SECONDS",
         lambda original: 1e9,
-        "control/test_reports",
+        "channel/test_reports",
     ),
     _unit(
         "own-pause-is-silence",
         "an operator that stood still takes its replicas for lost",
-        "muster.control.reports:Reports.missed_since",
+        "muster.channel.reports:Reports.missed_since",
         _always(0.0),
-        "control/test_reports",
+        "channel/test_reports",
     ),
     _unit(
         "regular-reports-ignored",

@@ -11,10 +11,9 @@ from typing import Any
 from hypothesis import strategies as st
 
 from muster.api.status import ConditionType, Reason
+from muster.channel.replies import reply_to
 from muster.control.admission import Admission
 from muster.control.events import events_between
-from muster.control.replies import reply_to
-from muster.control.spans import spans_between
 from muster.lifecycle.actions import CreateReplica, Decision, DeleteReplica
 from muster.lifecycle.decide import decide
 from muster.lifecycle.observed import Observed, ReplicaPhase, ReplicaView
@@ -22,6 +21,7 @@ from muster.render.addresses import addresses_of
 from muster.render.defaults import JobDefaults
 from muster.render.images import Images
 from muster.render.manifests import render_replica
+from muster.tools.tracing.spans import spans_between
 from muster_contract.reports import Report
 from muster_contract.wire import LARGEST_INT, decode
 

@@ -13,7 +13,6 @@ from muster.api.job import TrainingJob
 from muster.api.spec import CHIEF, EVALUATOR, PS, WORKER
 from muster.api.status import MAX_ATTEMPT_RECORDS, AttemptRecord, ConditionType, FailureClass, Phase, Reason, TrainingJobStatus
 from muster.control.admission import readable_status
-from muster.control.spans import JOB, spans_between
 from muster.lifecycle.actions import SIDE_CAR_SECONDS, Action, CreateReplica, Decision, DeleteJob, DeleteReplica, EnsureService, LookLive
 from muster.lifecycle.decide import decide
 from muster.lifecycle.facts import gang
@@ -24,6 +23,7 @@ from muster.lifecycle.policy import Policy
 from muster.lifecycle.state import has_failed_without_successor, is_open
 from muster.lifecycle.transition.fence import member_to_start
 from muster.strategies.registry import strategy_of
+from muster.tools.tracing.spans import JOB, spans_between
 from muster_contract.checkpoint_layout import Fence, checkpoint_name
 from muster_contract.events import Commit, Resumed
 from muster_contract.reports import LastWords, Marks, Progress, Report

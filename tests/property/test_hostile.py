@@ -9,11 +9,11 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from muster.admission import crd
+from muster.admission import definitions
 from muster.api.times import LATEST
 from tests.property.hostile_worlds import CREATED, HostileWorld, Schema, places, schema_at, value_of
 
-SCHEMA = crd.schema()["properties"]
+SCHEMA = definitions.schema()["properties"]
 SETTINGS = settings(deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 TIMES = st.sampled_from([timedelta(0), timedelta(seconds=16), timedelta(seconds=61), timedelta(days=31), timedelta(days=4000)])
 REPORTS = st.sampled_from(["", "ordinary", "largest", "ended", "forged"])

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from muster.control.spans import JOB, trace_id
+from muster.tools.tracing.spans import JOB, trace_id
 
 ERROR = 2
 """The code of a status that is an error."""

@@ -13,8 +13,8 @@ import pytest
 
 from tests.support.browser import NARROW, WIDE, Browser, browsing
 from tests.support.waiting import wait_until
-from tests.unit.report.test_recorded import leave
-from tests.unit.ui.test_pages import event, run_directory
+from tests.unit.tools.report.test_recorded import leave
+from tests.unit.tools.ui.test_pages import event, run_directory
 
 CONTRAST = 4.5
 """WCAG 2.2, criterion 1.4.3."""

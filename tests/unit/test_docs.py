@@ -1,4 +1,4 @@
-"""The links of the documentation are valid, and its lines wrap."""
+"""The links of the documentation are valid, the files that it names exist, and its lines wrap."""
 
 from __future__ import annotations
 
@@ -41,6 +41,14 @@ def test_lines_wrap_at_a_hundred_characters(page: Path) -> None:
         if not code and not line.lstrip().startswith("|") and len(line) > WIDTH:
             long.append(number)
     assert not long
+
+
+def test_the_files_that_the_page_on_architecture_names_exist() -> None:
+    table = (ROOT / "docs" / "architecture" / "README.md").read_text().partition("## Where to look")[2]
+    named = set(re.findall(r"`([\w.]+/[\w./]+)`", table))
+    folders = (ROOT, ROOT / "operator" / "muster")
+    assert named
+    assert [name for name in sorted(named) if not any((folder / name).exists() for folder in folders)] == []
 
 
 def test_no_page_and_no_message_tells_to_install_muster_from_an_index() -> None:

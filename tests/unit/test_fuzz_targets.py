@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from muster.kubernetes.tokens import claim_of
+from muster.channel.tokens import claim_of
 from muster_contract.reports import Report
 from muster_contract.wire import parse
 from muster_trainer.checkpoint.manifest import Manifest

@@ -10,8 +10,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = ROOT / "tests" / "unit"
 FOLDERS = (
-    *("control", "kubernetes", "lifecycle", "local", "trainer", "client", "training_library", "report", "strategies"),
-    *("render", "admission", "api", "contract", "explain", "measure", "ui"),
+    *("channel", "control", "kubernetes", "operator", "lifecycle", "local", "trainer", "client", "training_library", "strategies"),
+    *("render", "admission", "api", "contract", "explain", "tools"),
 )
 OTHERS = (ROOT / "tests" / "apiserver", ROOT / "tests" / "property")
 FILES = sorted(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from muster.admission.conditions import Schema, negated
-from muster.admission.crd import schema as structural
+from muster.admission.definitions import schema as structural
 from muster.admission.rules import SPEC, Part, Rule, rules_for, rules_for_all
 from muster.admission.structural import part_of
 from muster.api.constants import API_VERSION, KIND

@@ -46,7 +46,7 @@ def bench_collectives(
     from muster.admission.read import read_job
     from muster.cli.render import as_yaml
     from muster.control.presets import read_with_preset
-    from muster.measure.jobs import collectives_job
+    from muster.tools.measure.jobs import collectives_job
 
     if manifest and log:
         raise click.UsageError("--manifest prints the job, --log shows its results: give one of them")
@@ -64,7 +64,7 @@ def bench_collectives(
 
 
 def _in_log(log: Any) -> list[Event]:
-    from muster.measure.readings import in_log
+    from muster.tools.measure.readings import in_log
     from muster_contract.events import CollectiveMeasurement
 
     events = in_log(log)
@@ -75,9 +75,9 @@ def _in_log(log: Any) -> list[Event]:
 
 def _here(job: TrainingJob, file: Path) -> list[Event]:
     from muster.local.errors import RunError
-    from muster.local.measuring import run_and_measure
-    from muster.measure.jobs import fits
     from muster.strategies.registry import strategy_of
+    from muster.tools.measure.jobs import fits
+    from muster.tools.measure.measuring import run_and_measure
 
     fits(strategy_of(job.spec.strategy).plan(job.spec).size, processors=os.cpu_count() or 1)
     try:
@@ -88,9 +88,9 @@ def _here(job: TrainingJob, file: Path) -> list[Event]:
 
 def _show(job: TrainingJob, events: list[Event], output: Path | None, *, processors: int | None) -> None:
     from muster.cli.pages import write
-    from muster.measure import collectives_page as shown
-    from muster.measure.readings import collectives, socket
-    from muster.report.page import as_text
+    from muster.tools.measure import collectives_page as shown
+    from muster.tools.measure.readings import collectives, socket
+    from muster.tools.report.page import as_text
 
     operations, link = collectives(events), socket(events)
     click.echo(as_text(shown.overview(operations, link)))

@@ -26,10 +26,10 @@ def compare(file: Path, output: Path | None, run_dir: Path | None, presets: Path
     Exit codes: 0 all variants ran, 10 one failed (its message is shown), 11 the file cannot be run as written.
     """
     from muster.cli.pages import write
-    from muster.local.comparison import read_comparison, run_all
     from muster.local.errors import RunError
-    from muster.measure.compare_page import comparison_page, comparison_table, findings
-    from muster.report.page import as_text
+    from muster.tools.measure.compare_page import comparison_page, comparison_table, findings
+    from muster.tools.measure.comparison import read_comparison, run_all
+    from muster.tools.report.page import as_text
 
     directory = run_dir or Path("runs") / file.stem
     try:

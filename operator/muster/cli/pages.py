@@ -10,14 +10,14 @@ import click
 from muster.cli.refusal import RefusalError
 
 if TYPE_CHECKING:
-    from muster.report.page import Page
-    from muster.report.storage import Storage
+    from muster.tools.report.page import Page
+    from muster.tools.report.storage import Storage
 
 
 def write(page: Page, target: Path) -> None:
     """Raises RefusalError if the page cannot be drawn or written."""
-    from muster.report.history import ReportError
-    from muster.report.page import as_html
+    from muster.tools.report.history import ReportError
+    from muster.tools.report.page import as_html
 
     try:
         target.write_text(as_html(page), encoding="utf-8", errors="backslashreplace")
@@ -30,7 +30,7 @@ def write(page: Page, target: Path) -> None:
 
 def history_storage(place: str | Path | None) -> Storage | None:
     """The storage that --history names, or None without one. Raises RefusalError."""
-    from muster.report.storage import StorageError, storage_of
+    from muster.tools.report.storage import StorageError, storage_of
 
     try:
         return None if place is None else storage_of(place)

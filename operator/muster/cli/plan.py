@@ -13,7 +13,7 @@ from muster.cli.refusal import RefusalError
 
 if TYPE_CHECKING:
     from muster.api.job import TrainingJob
-    from muster.measure.cost import Costs
+    from muster.tools.measure.cost import Costs
     from muster_contract.events import StepMeasurement
 
 DEFAULT_SAMPLES = 64  # of a step, where the job leaves it to the trainer
@@ -45,10 +45,10 @@ def plan(*, job: str, gbits: float | None, round_trip: float, output: Path | Non
     from muster.cli.pages import write
     from muster.control.presets import read_with_preset
     from muster.local.errors import RunError
-    from muster.measure import plan_page as shown
-    from muster.measure.advice import advise
-    from muster.measure.jobs import measured_of
-    from muster.report.page import as_text
+    from muster.tools.measure import plan_page as shown
+    from muster.tools.measure.advice import advise
+    from muster.tools.measure.jobs import measured_of
+    from muster.tools.report.page import as_text
 
     read = read_with_preset(job, presets)
     samples = read.spec.batch.global_size or DEFAULT_SAMPLES
@@ -72,8 +72,8 @@ def plan(*, job: str, gbits: float | None, round_trip: float, output: Path | Non
 
 def _worlds(job: TrainingJob, samples: int, *, processors: int | None) -> list[int]:
     """The numbers of processes to compare: 1, 2, 4, ... up to those of the job and of the machine. Each process has at least one sample."""
-    from muster.measure.jobs import fits, rehearsal_job
     from muster.strategies.registry import strategy_of
+    from muster.tools.measure.jobs import fits, rehearsal_job
 
     rehearsal_job(job, [1], processes=1)  # raises an error if the job cannot be measured
     own = strategy_of(job.spec.strategy).plan(job.spec).size
@@ -87,9 +87,9 @@ def _worlds(job: TrainingJob, samples: int, *, processors: int | None) -> list[i
 def costs_here(job: TrainingJob, file: Path, samples: int, sizes: list[int]) -> Costs:
     """The measured costs of steps of `samples` and of an all-reduce on this machine. The processes of worlds of these sizes share its
     processors. Raises RunError."""
-    from muster.local.measuring import run_and_measure
-    from muster.measure import readings
-    from muster.measure.jobs import link_job
+    from muster.tools.measure import readings
+    from muster.tools.measure.jobs import link_job
+    from muster.tools.measure.measuring import run_and_measure
 
     processors = os.cpu_count() or 1
     rehearsals = {size: _rehearsal(job, file, samples, processes=size) for size in sizes}
@@ -102,8 +102,8 @@ def costs_here(job: TrainingJob, file: Path, samples: int, sizes: list[int]) -> 
 def _over_network(job: TrainingJob, file: Path, samples: int, *, gbits: float, round_trip: float) -> Costs:
     """The costs for processes that each have a machine like this one. `gbits` is the speed of the network, and `round_trip` is in
     milliseconds."""
-    from muster.measure import readings
-    from muster.measure.cost import Line
+    from muster.tools.measure import readings
+    from muster.tools.measure.cost import Line
 
     link = Line(round_trip / 1e3, 8 / (gbits * 1e9))
     return readings.costs({1: _rehearsal(job, file, samples, processes=1)}, link, processors=None)
@@ -111,9 +111,9 @@ def _over_network(job: TrainingJob, file: Path, samples: int, *, gbits: float, r
 
 def _rehearsal(job: TrainingJob, file: Path, samples: int, *, processes: int) -> list[StepMeasurement]:
     """Measures steps of `processes` at a time, with their shares of `samples` and less."""
-    from muster.local.measuring import run_and_measure
-    from muster.measure.jobs import rehearsal_job
-    from muster.measure.readings import rehearsed
+    from muster.tools.measure.jobs import rehearsal_job
+    from muster.tools.measure.measuring import run_and_measure
+    from muster.tools.measure.readings import rehearsed
 
     click.echo(f"Measuring steps of {processes} process{'es' if processes > 1 else ''}", err=True)
     shares = [max(1, samples // (processes * part)) for part in (1, 2, 4, 8)]

@@ -16,7 +16,7 @@ from muster.cli.refusal import RefusalError
 MOST_LOG_BYTES, LOG_LINES = 64 << 10, 50
 
 if TYPE_CHECKING:
-    from muster.report.page import Page
+    from muster.tools.report.page import Page
 
 
 @click.command()
@@ -71,11 +71,11 @@ def is_job(argument: Path) -> bool:
 
 def page_of_run(run_dir: Path, *, against: Path | None) -> Page:
     """The page of a run directory."""
-    from muster.measure.figures import figures_of
-    from muster.report.history import ReportError
-    from muster.report.job import JobView, Log, job_page
-    from muster.report.run import read_any_run, read_run, run_page
-    from muster.report.storage import tail_of
+    from muster.local.files import tail_of
+    from muster.tools.measure.figures import figures_of
+    from muster.tools.report.history import ReportError
+    from muster.tools.report.job import JobView, Log, job_page
+    from muster.tools.report.run import read_any_run, read_run, run_page
 
     try:
         run = read_any_run(run_dir)
@@ -94,8 +94,8 @@ def page_of_job(name: str, *, history: str | Path | None, target: tuple[str | No
     from muster.client.connection import Connection
     from muster.client.errors import NoClusterError, NoJobError
     from muster.client.views import cluster_view, deleted_job_view
-    from muster.report.history import ReportError
-    from muster.report.job import JobView, job_page
+    from muster.tools.report.history import ReportError
+    from muster.tools.report.job import JobView, job_page
 
     storage = history_storage(history)
 

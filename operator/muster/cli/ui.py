@@ -15,7 +15,7 @@ from muster.cli.pages import history_storage
 from muster.cli.refusal import RefusalError
 
 if TYPE_CHECKING:
-    from muster.report.storage import Storage
+    from muster.tools.report.storage import Storage
 
 _Folder = click.Path(path_type=Path, file_okay=False)
 
@@ -59,8 +59,8 @@ def ui(
     """
     from muster.client.connection import Target
     from muster.client.errors import ClientError
-    from muster.ui.serving import Own, serve_own, serve_users
-    from muster.ui.sessions import UserSessions
+    from muster.tools.ui.serving import Own, serve_own, serve_users
+    from muster.tools.ui.sessions import UserSessions
 
     def opened(address: str) -> None:
         click.echo(f"Serving {address}")

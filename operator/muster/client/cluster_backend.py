@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, aclosing, suppress
 from pathlib import Path
 
 from muster.api.job import TrainingJob
-from muster.client.async_client import AsyncJob
+from muster.client.async_job import AsyncJob
 from muster.client.connection import Connection, Target, connected
 from muster.client.jobs import Jobs
 from muster.client.log_lines import Selection
@@ -17,8 +17,8 @@ from muster.client.snapshot import snapshot_of
 from muster.client.submit import submit
 from muster.client.watch import typed
 from muster.explain.explain import Explanation, explain
-from muster.report.job import JobView
-from muster.report.storage import Storage
+from muster.tools.report.job import JobView
+from muster.tools.report.storage import Storage
 
 
 class ClusterBackend:

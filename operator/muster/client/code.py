@@ -13,7 +13,7 @@ from pathlib import Path
 
 from muster.api.constants import JOB_NAME_LABEL
 from muster.client import errors
-from muster.control.cluster import Object
+from muster.kubernetes.objects import Object
 from muster_contract.text import printable
 
 MOST_BYTES = 1_000_000

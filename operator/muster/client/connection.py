@@ -1,44 +1,29 @@
-"""Requests to the API server with the credentials of a kubeconfig, in plain JSON.
-
-Source of the rules on kubeconfig files, contexts and namespaces: "Organizing Cluster Access Using kubeconfig Files" in the Kubernetes
-documentation.
-"""
+"""The API server as the commands of a user and the web page see it: with the rights of the user, in one namespace. Its errors have an exit
+code and a remedy. The client is `muster.kubernetes`."""
 
 from __future__ import annotations
 
-import logging
-import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
-from pathlib import Path
-from typing import Any
 
 import aiohttp
 import yaml
 from kubernetes.aio import client, config
 
+from muster.admission.oversized import without_oversized_spec
 from muster.client import errors
 from muster.client.cuts import Cuts
-from muster.control.cluster import Object
-from muster.control.errors import ClusterError
-from muster.kubernetes.answers import AnswerTooLargeError, lines, parsed, whole, without_oversized_spec
 from muster.kubernetes.api_paths import ApiPath, InvalidNameError, collection, member
-from muster.kubernetes.api_server import JSON, TIMEOUT, ApiServer, answering
+from muster.kubernetes.api_server import FOLLOWING, JSON, MERGE_PATCH, TABLE, ApiServer, Cut
+from muster.kubernetes.credentials import from_kubeconfig, from_token
+from muster.kubernetes.errors import AnswerTooLargeError, ClusterError, RefusedError
+from muster.kubernetes.objects import Object
 from muster_contract.text import printable
 
-MERGE_PATCH = "application/merge-patch+json"
-TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1"
-PAGE, FIRST_PAGE = 500, 25  # objects in one page of a list, and in the first page, which shows their size
-LARGEST_PAGE = 4 << 20
-"""Bytes in one page with several objects. Hostile objects take fifty times as much memory when they are parsed."""
-LARGEST_ANSWER = 4 << 20
-"""Bytes of one object. The API server stores at most 1.5 MiB of it."""
 LARGEST_TEXT = 256 << 20
 """Bytes of one log. A kubelet keeps 10 MiB of each container by default."""
-_POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-_STREAMING = aiohttp.ClientTimeout(total=None, sock_connect=10)
 _WATCHING = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=330)
 """The server ends each watch after 300 s (timeoutSeconds), so a longer silence is a dead connection."""
 _LONGEST = 1000  # characters of the API server's message
@@ -79,7 +64,7 @@ class Connection:
 
     async def get_bounded(self, path: ApiPath) -> Object:
         """The job at `path`. A spec that is far out of bounds is replaced by a small one that is out of bounds too."""
-        return await parsed(without_oversized_spec(await self._body("GET", path)))
+        return await self._object("GET", path, cut=without_oversized_spec)
 
     async def items(self, path: ApiPath, cut: Callable[[Object], Object] | None = None, **query: str) -> list[Object]:
         """All objects of a list, page by page. `cut` keeps a part of each. Raises TooLargeError if these are too large together."""
@@ -87,32 +72,14 @@ class Connection:
         return [obj if kept is None else kept.of(obj) async for page in self._pages(path, JSON, query) for obj in page.get("items") or ()]
 
     async def tables(self, path: ApiPath) -> AsyncIterator[Object]:
-        """The pages of a list as Tables: the columns of `kubectl get`, and the metadata. So specs are not sent.
-
-        Source: Kubernetes documentation, "Kubernetes API Concepts", receiving resources as Tables.
-        """
+        """The pages of a list as Tables: the columns of `kubectl get`, and the metadata. So specs are not sent."""
         async for page in self._pages(path, TABLE, {"includeObject": "Metadata"}):
             yield page
 
     async def _pages(self, path: ApiPath, accept: str, query: dict[str, str]) -> AsyncIterator[Object]:
-        """The pages of a list. Each page with several objects has at most LARGEST_PAGE bytes."""
-        more, size = "", FIRST_PAGE
-        while True:
-            page_query = {**query, "limit": str(size), **({"continue": more} if more else {})}
-            try:
-                text = await self._body("GET", path, query=page_query, accept=accept, most=LARGEST_PAGE if size > 1 else LARGEST_ANSWER)
-            except errors.TooLargeError:
-                if size == 1:
-                    raise
-                size = size // 8 or 1
-                continue
-            page = await parsed(text)
-            yield page
-            count = len(page.get("items") or page.get("rows") or ())
-            size = min(PAGE, LARGEST_PAGE // 2 // (len(text) // max(1, count) + 1) or 1)
-            more = (page.get("metadata") or {}).get("continue") or ""
-            if not more:
-                return
+        with self._explained():
+            async for page in self._server.pages(path, query=query, accept=accept):
+                yield page
 
     async def create(self, path: ApiPath, body: Object, **query: str) -> Object:
         """Creates the object. The API server refuses unknown fields."""
@@ -142,55 +109,45 @@ class Connection:
 
     async def text(self, path: ApiPath, **query: str) -> str:
         """The body of an answer that is not JSON, such as a log."""
-        return (await self._body("GET", path, query=query, accept="*/*", most=LARGEST_TEXT)).decode(errors="replace")
+        with self._explained():
+            text = await self._server.text("GET", path, query=query, accept="*/*", most=LARGEST_TEXT)
+        return text.decode(errors="replace")
 
     async def stream(self, path: ApiPath, **query: str) -> AsyncIterator[bytes]:
         """The lines of an answer as they arrive, such as those of a log or a watch."""
-        with _answering(self.context):
-            limits = _WATCHING if "watch" in query else _STREAMING
-            response = await self._server.send("GET", path, query=query, accept="*/*", limits=limits)
-            async with response:
-                with answering():
-                    if response.status != HTTPStatus.OK:
-                        await _check(response.status, await whole(response, LARGEST_ANSWER))
-                    async for line in lines(response.content):
-                        yield line
+        limits = _WATCHING if "watch" in query else FOLLOWING
+        with self._explained():
+            async with self._server.stream(path, query=query, accept="*/*", limits=limits) as received:
+                async for line in received:
+                    yield line
 
     async def _object(
-        self, verb: str, path: ApiPath, *, body: Object | None = None, query: dict[str, str] | None = None, content: str = JSON
-    ) -> Object:
-        text = await self._body(verb, path, body=body, query=query, content=content)
-        with _answering(self.context):
-            return await parsed(text)
-
-    async def _body(
         self,
         verb: str,
         path: ApiPath,
         *,
         body: Object | None = None,
         query: dict[str, str] | None = None,
-        accept: str = JSON,
         content: str = JSON,
-        most: int = LARGEST_ANSWER,
-    ) -> bytes:
-        """The body of a successful answer. Raises TooLargeError if it has more than `most` bytes."""
-        with _answering(self.context):
-            response = await self._server.send(verb, path, body=body, query=query, accept=accept, content=content, limits=TIMEOUT)
-            with answering():
-                text = await whole(response, most)
-        await _check(response.status, text)
-        return text
+        cut: Cut | None = None,
+    ) -> Object:
+        with self._explained():
+            return await self._server.request(verb, path, body=body, query=query, content=content, cut=cut)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turns every ClusterError into a ClientError."""
+        try:
+            yield
+        except ClusterError as error:
+            raise client_error(error, context=self.context) from error
 
 
 @asynccontextmanager
 async def connected(target: Target) -> AsyncIterator[Connection]:
     """A connection to the cluster that `target` and the kubeconfig name. Raises NoClusterError."""
-    configuration = client.Configuration()
-    configuration.client_session_kwargs = {"trust_env": False}
-    configuration.connection_pool_maxsize = 0  # no limit: each log that is followed has a connection
     try:
-        namespace, context = await _load(target, configuration)
+        configuration, namespace, context = await from_kubeconfig(target.kubeconfig, target.context)
     except (config.ConfigException, OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:
         raise errors.NoClusterError(f"no cluster: {_one_line(str(error))}; set KUBECONFIG, or give --kubeconfig and --context") from error
     async with client.ApiClient(configuration) as api:
@@ -200,91 +157,34 @@ async def connected(target: Target) -> AsyncIterator[Connection]:
 @asynccontextmanager
 async def connected_as(token: str, *, server: str, authority: str | None) -> AsyncIterator[Connection]:
     """A connection with only the rights of a token. `authority` is the file with the certificates of the API server."""
-    configuration = client.Configuration(host=server)
-    configuration.client_session_kwargs = {"trust_env": False}
-    if authority is not None:
-        configuration.ssl_ca_cert = authority
-    configuration.api_key["BearerToken"] = f"Bearer {token}"
-    async with client.ApiClient(configuration) as api:
+    async with client.ApiClient(from_token(token, server=server, authority=authority)) as api:
         yield Connection(ApiServer(api), namespace="default", context="this cluster")
 
 
-async def _load(target: Target, configuration: client.Configuration) -> tuple[str, str]:
-    """Fills in the configuration. Returns the namespace and the name of the context."""
-    paths = target.kubeconfig or config.KUBE_CONFIG_DEFAULT_LOCATION
-    logging.getLogger("kubernetes.aio").setLevel(logging.ERROR)  # this command reports the same error
-    try:
-        loader = await config.load_kube_config(  # type: ignore[no-untyped-call]
-            target.kubeconfig, context=target.context, client_configuration=configuration, persist_config=False
-        )
-    except config.ConfigException:
-        namespace = None if target.kubeconfig or target.context else _namespace_of_pod()
-        if namespace is None:
-            raise config.ConfigException(f"the kubeconfig {paths} {_fault(paths)}") from None
-        config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-        return namespace, "the pod's own cluster"
-    context: dict[str, Any] = loader.current_context
-    return str(context["context"].get("namespace") or "default"), str(context["name"])
-
-
-def _fault(paths: str) -> str:
-    """The problem of a kubeconfig, which may be several files."""
-    if not any(Path(path).expanduser().exists() for path in paths.split(os.pathsep)):
-        return "does not exist"
-    return "has no such context, or is not complete (kubectl config get-contexts)"
-
-
-def _namespace_of_pod() -> str | None:
-    """The namespace of the pod that this process runs in. None outside a cluster."""
-    try:
-        return _POD_NAMESPACE.read_text().strip() or "default"
-    except OSError:
-        return None
-
-
-@contextmanager
-def _answering(context: str) -> Iterator[None]:
-    """Turns every error of the connection into a ClientError."""
-    try:
-        yield
-    except AnswerTooLargeError as error:
-        raise errors.TooLargeError(f"{error}, so it is not read") from error
-    except ClusterError as error:
-        raise errors.NoClusterError(f"context {context}: {_one_line(str(error))}") from error
-
-
-async def _check(status: int, text: bytes) -> None:
-    """Raises the ClientError for an unsuccessful answer."""
-    if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
-        return
-    answer: Object = {}
-    message = text[:_LONGEST].decode(errors="replace")
-    try:
-        answer = await parsed(text)
-        message = str(answer.get("message") or message)
-    except ClusterError:
-        pass
-    raise _error(status, reason=str(answer.get("reason") or ""), message=_one_line(message))
-
-
-def _error(status: int, *, reason: str, message: str) -> errors.ClientError:
+def client_error(error: ClusterError, *, context: str) -> errors.ClientError:
+    """The error as the user of a command reads it, with the remedy. `context` is the name of the kubeconfig's context."""
+    message, status = _one_line(str(error)), error.status
+    if isinstance(error, AnswerTooLargeError):
+        return errors.TooLargeError(f"{message}, so it is not read")
+    if not status:
+        return errors.NoClusterError(f"context {context}: {message}")
     if status == HTTPStatus.UNAUTHORIZED:
         return errors.NoRightsError("the API server does not accept your credentials: log in again, or choose another --context")
     if status == HTTPStatus.FORBIDDEN and " cannot " in message:
         return errors.NoRightsError(f"no rights: {message}; ask for the role that the chart aggregates to view and edit")
     if status == HTTPStatus.NOT_FOUND:
-        return errors.NotFoundError(message) if reason == "NotFound" else errors.NotInstalledError(NOT_INSTALLED)
+        return errors.NotFoundError(message) if error.reason == "NotFound" else errors.NotInstalledError(NOT_INSTALLED)
     if status == HTTPStatus.CONFLICT:
         return errors.ConflictError(message)
     if "unknown field" in message:
         return errors.OldDefinitionError(
             f"the cluster's TrainingJob definition is older than this command: {message}; apply the crds/ of this version"
         )
-    if status in (HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNPROCESSABLE_ENTITY):
+    if isinstance(error, RefusedError):
         return errors.RefusedError(message)
     if status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        return errors.NoClusterError(f"the API server answered {status}: {message}")
-    return errors.ClientError(f"the API server answered {status}: {message}")
+        return errors.NoClusterError(f"the API server answered {message}")
+    return errors.ClientError(f"the API server answered {message}")
 
 
 NOT_INSTALLED = "the cluster has no TrainingJob definition: install Muster (helm install muster charts/muster), or choose another --context"

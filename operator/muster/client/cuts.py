@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from muster.client import errors
-from muster.control.cluster import Object
+from muster.kubernetes.objects import Object
 from muster_contract.environment import NAMES
 
 MOST_KEPT = 16 << 20

@@ -10,8 +10,8 @@ from muster.client.connection import Connection
 from muster.client.log_lines import Selection
 from muster.client.logs import logs_of, shown
 from muster.client.snapshot import snapshot_of
-from muster.control.cluster import Object
 from muster.explain.explain import as_document, explain
+from muster.kubernetes.objects import Object
 
 LOG_LINES = 200
 HIDDEN = "REDACTED"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from muster.admission.crd import COLUMNS
-from muster.control.cluster import Object
+from muster.admission.definitions import COLUMNS
+from muster.kubernetes.objects import Object
 
 LONGEST_CELL = 2048
 _PATHS = {name: path.removeprefix(".").split(".") for name, kind, path, _, _ in COLUMNS if kind != "date"}

@@ -10,7 +10,7 @@ from typing import Any
 from muster.admission.yaml_text import write_yaml
 from muster.api.constants import GROUP, PLURAL
 from muster.api.times import parse_time
-from muster.control.cluster import Object
+from muster.kubernetes.objects import Object
 from muster_contract.text import printable
 
 FORMATS = ("table", "json", "yaml", "name")

@@ -15,10 +15,10 @@ from muster.api.status import FINAL_PHASES
 from muster.client import cuts, errors
 from muster.client.connection import Connection
 from muster.client.job_table import jobs_in
-from muster.control.cluster import Object
 from muster.explain.states import is_silent, neglected
 from muster.kubernetes.answers import parsed
-from muster.kubernetes.api_paths import JOBS, ApiPath, collection
+from muster.kubernetes.api_paths import ApiPath, collection
+from muster.kubernetes.objects import Object
 
 POLL_SECONDS = 0.5
 OUTAGE_SECONDS = 60.0
@@ -232,10 +232,10 @@ class Jobs:
         return errors.NoJobError(f"there is no job {name} in namespace {self.namespace}{hint}")
 
     def _folder(self, *, everywhere: bool = False) -> ApiPath:
-        return collection(JOBS, PLURAL) if everywhere else self.connection.path(JOBS, PLURAL)
+        return collection(API_VERSION, PLURAL) if everywhere else self.connection.path(API_VERSION, PLURAL)
 
     def _path(self, name: str) -> ApiPath:
-        return self.connection.path(JOBS, PLURAL, name)
+        return self.connection.path(API_VERSION, PLURAL, name)
 
 
 def _refuse_ended(job: Object) -> None:

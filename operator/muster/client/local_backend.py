@@ -20,7 +20,7 @@ from muster.api.grace import seconds as grace_seconds
 from muster.api.job import TrainingJob
 from muster.api.status import Phase
 from muster.client import errors
-from muster.client.async_client import AsyncJob
+from muster.client.async_job import AsyncJob
 from muster.client.job_input import data_of
 from muster.client.log_lines import Selection
 from muster.control.presets import with_preset_written_out
@@ -28,12 +28,13 @@ from muster.explain.explain import Explanation, explain
 from muster.explain.snapshot import Snapshot
 from muster.local.background import STOP, Request
 from muster.local.errors import RunError
+from muster.local.files import content_of, open_regular, tail_of
 from muster.local.follow import LogFollower
 from muster.local.rundir import attempt_of, free_path, has_run, load_run, pid_of_run, replica_logs
 from muster.local.sweep import REPLICA_MARK, RUN_MARK
-from muster.report.history import ReportError, read_history
-from muster.report.job import JobView
-from muster.report.storage import Storage, content_of, open_regular, tail_of
+from muster.tools.report.history import History, ReportError, read_history
+from muster.tools.report.job import JobView
+from muster.tools.report.storage import Storage
 from muster_contract.text import printable
 
 POLL_SECONDS = 0.1
@@ -101,6 +102,13 @@ class LocalBackend:
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
             raise errors.NoJobError(f"there is no run {name} in {self._folder}{hint}")
         return job
+
+    async def view(self, name: str, *, history: History | None) -> JobView:
+        """What a page shows of the run. `history` comes from its events. Raises a ClientError."""
+        from muster.client.views import local_view
+
+        job = self.read(name)
+        return await local_view(job, self.directory(name), is_running=self.is_running(name), history=history)
 
     def _names(self) -> Iterator[str]:
         """The runs of the folder, without those that were moved aside."""
@@ -272,13 +280,10 @@ class LocalJob(AsyncJob):
 
     async def _view(self, history: Storage | None) -> JobView:
         """A run directory has the whole history, so `history` has no effect."""
-        from muster.client.views import local_view
-
-        directory = self._backend.directory(self.name)
         recorded = None
         with suppress(ReportError):  # the run has no events yet
-            recorded = await asyncio.to_thread(read_history, directory)
-        return await local_view(directory.parent, self.name, history=recorded)
+            recorded = await asyncio.to_thread(read_history, self._backend.directory(self.name))
+        return await self._backend.view(self.name, history=recorded)
 
     async def suspend(self) -> None:
         _refuse_ended(self._backend.read(self.name))

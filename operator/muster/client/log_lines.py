@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from muster.api.constants import ATTEMPT_LABEL
 from muster.client import errors
-from muster.control.cluster import Object
 from muster.explain.evidence import label_of
+from muster.kubernetes.objects import Object
 from muster_contract.environment import NAMES
 
 _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:Z|[+-]00:00) ?")

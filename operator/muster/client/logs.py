@@ -13,9 +13,9 @@ from muster.client import errors
 from muster.client.connection import Connection
 from muster.client.jobs import Jobs
 from muster.client.log_lines import FIRST, Line, Selection, line_of, merged, span_of
-from muster.control.cluster import Object
 from muster.explain.evidence import is_pending, is_running, label_of
 from muster.kubernetes.api_paths import ApiPath
+from muster.kubernetes.objects import Object
 from muster_contract.text import printable
 
 AT_ONCE = 16

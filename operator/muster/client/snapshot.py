@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from muster.api.constants import KIND
+from muster.api.constants import API_VERSION, KIND
 from muster.client import cuts, errors
 from muster.client.connection import Connection
 from muster.client.jobs import Jobs
-from muster.control.cluster import Object
 from muster.explain.snapshot import Snapshot
-from muster.kubernetes.api_paths import JOBS, ApiPath, collection
+from muster.kubernetes.api_paths import ApiPath, collection
+from muster.kubernetes.objects import Object
 
 Result = TypeVar("Result")
 
@@ -60,7 +60,7 @@ async def snapshot_of(connection: Connection, name: str) -> Snapshot:
 
 async def spec_fields(connection: Connection) -> frozenset[str] | None:
     """The fields of spec in the definition that the cluster serves. Every user that is logged in may read them."""
-    document = await connection.get(ApiPath(f"/openapi/v3/apis/{JOBS}"))
+    document = await connection.get(ApiPath(f"/openapi/v3/apis/{API_VERSION}"))
     schemas = (document.get("components") or {}).get("schemas") or {}
     for schema in schemas.values():
         kinds = schema.get("x-kubernetes-group-version-kind") or ()

@@ -11,7 +11,7 @@ from muster.client import errors
 from muster.client.code import config_map_of
 from muster.client.connection import Connection
 from muster.client.jobs import Jobs
-from muster.control.cluster import Object
+from muster.kubernetes.objects import Object
 
 
 async def submit(connection: Connection, job: TrainingJob, *, code: Path | None = None) -> Object:

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Generator
+from collections.abc import Callable, Coroutine, Generator
+from functools import wraps
 from pathlib import Path
-from typing import Self
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from muster.api.job import TrainingJob
 from muster.api.status import Phase, TrainingJobStatus
-from muster.client.async_client import AsyncClient, AsyncJob, BackendName, OnProgress
+from muster.client.async_client import AsyncClient, BackendName
+from muster.client.async_job import AsyncJob, OnProgress
 from muster.client.background import BackgroundLoop
 from muster.client.errors import ClientError
 from muster.client.job_input import JobInput
-from muster.client.notebook import Report, as_html
+from muster.client.notebook import as_html
 from muster.client.progress import Progress, progress_of
-from muster.explain.explain import Explanation
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
+
+
+def _waiting(method: Callable[Concatenate[AsyncJob, P], Coroutine[Any, Any, Result]]) -> Callable[Concatenate[Job, P], Result]:
+    """The method for code without asyncio, with the same arguments and the same description."""
+
+    @wraps(method)
+    def waiting(self: Job, /, *args: P.args, **kwargs: P.kwargs) -> Result:
+        result: Result = self._loop.run(getattr(self._job, method.__name__)(*args, **kwargs))
+        return result
+
+    return waiting
 
 
 class Job:
@@ -46,9 +61,7 @@ class Job:
         except ClientError:
             return None
 
-    def get(self) -> TrainingJob:
-        """The whole job: metadata, spec and status. Raises NoJobError if it is gone."""
-        return self._loop.run(self._job.get())
+    get = _waiting(AsyncJob.get)
 
     @property
     def status(self) -> TrainingJobStatus:
@@ -80,57 +93,19 @@ class Job:
         """The job now and after each change, until it has reached the phase `until` or has succeeded. Raises the same errors as wait()."""
         return self._loop.iterate(self._job.updates(until=until, timeout=timeout))
 
-    def logs(
-        self,
-        *,
-        rank: int | None = None,
-        replica: str | None = None,
-        attempt: int | None = None,
-        previous: bool = False,
-        tail: int | None = None,
-    ) -> list[str]:
-        """What the replicas have printed, each line after its replica, such as `[worker-0] step 1`.
-
-        `rank`, `replica` (`worker-1`) and `attempt` select lines, `previous` selects the attempt before the current one, and `tail` is the
-        largest number of lines of each replica. Raises RefusedError if there are no such logs.
-        """
-        return self._loop.run(self._job.logs(rank=rank, replica=replica, attempt=attempt, previous=previous, tail=tail))
+    logs = _waiting(AsyncJob.logs)
 
     def follow_logs(self, *, rank: int | None = None, replica: str | None = None) -> Generator[str, None, None]:
         """The lines that were printed so far and those that follow, over restarts, until the job has ended. It may have no pods yet."""
         return self._loop.iterate(self._job.follow_logs(rank=rank, replica=replica))
 
-    def explain(self) -> Explanation:
-        """Why the job does not run, is slow or has failed, and what to do, as `muster explain` shows it."""
-        return self._loop.run(self._job.explain())
-
-    def report(self, *, history: str | Path | None = None) -> Report:
-        """What happened in the job, as `muster report` shows it: attempts, loss, throughput, goodput, explanation and last log lines.
-
-        `history` is the checkpoint storage, for the full curves of a job on a cluster: a folder of this machine, or s3://bucket/prefix.
-        Raises RefusedError if the storage is of another kind, or the page cannot be drawn.
-        """
-        return self._loop.run(self._job.report(history=history))
-
-    def suspend(self) -> None:
-        """Asks the job to save and stop. `wait(until="Suspended")` waits until it has."""
-        self._loop.run(self._job.suspend())
-
-    def resume(self) -> None:
-        """Lets a suspended job go on from its last commit."""
-        self._loop.run(self._job.resume())
-
-    def restart(self) -> None:
-        """Stops the job so that it saves, and starts it again. A failed job goes on from its last commit."""
-        self._loop.run(self._job.restart())
-
-    def scale(self, replicas: int, *, role: str = "worker") -> None:
-        """Changes the number of replicas of a role. The job saves, and goes on in a new world."""
-        self._loop.run(self._job.scale(replicas, role=role))
-
-    def delete(self) -> None:
-        """Deletes the job. Its checkpoints stay."""
-        self._loop.run(self._job.delete())
+    explain = _waiting(AsyncJob.explain)
+    report = _waiting(AsyncJob.report)
+    suspend = _waiting(AsyncJob.suspend)
+    resume = _waiting(AsyncJob.resume)
+    restart = _waiting(AsyncJob.restart)
+    scale = _waiting(AsyncJob.scale)
+    delete = _waiting(AsyncJob.delete)
 
 
 class Client:

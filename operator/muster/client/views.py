@@ -11,23 +11,24 @@ from pathlib import Path
 import orjson
 
 from muster.admission.yaml_text import write_yaml
+from muster.api.job import TrainingJob
 from muster.api.unchecked import mapping
 from muster.client.connection import Connection
 from muster.client.jobs import manifest_of
-from muster.client.local_backend import LocalBackend
 from muster.client.log_lines import Line
 from muster.client.logs import tails_of
 from muster.client.snapshot import snapshot_of
 from muster.client.watch import typed
-from muster.control.cluster import Object
 from muster.explain.evidence import label_of, time_of
 from muster.explain.explain import as_lines, explain
 from muster.explain.snapshot import Snapshot
+from muster.kubernetes.objects import Object
+from muster.local.files import tail_of
 from muster.local.rundir import replica_logs
-from muster.report.history import History, ReportError
-from muster.report.job import JobView, Log, Point, points_in
-from muster.report.recorded import Recorded, read_recorded
-from muster.report.storage import Storage, tail_of
+from muster.tools.report.history import History, ReportError
+from muster.tools.report.job import JobView, Log, Point, points_in
+from muster.tools.report.recorded import Recorded, read_recorded
+from muster.tools.report.storage import Storage
 from muster_contract.history import LOG_LINE, LOG_LINES
 from muster_contract.text import printable
 
@@ -86,24 +87,22 @@ def _yaml_of(job: Object, name: str) -> str:
     return write_yaml(manifest) if size <= MOST_YAML_BYTES else f"# The job has {size:,} bytes. See them with: muster get {name} -o yaml\n"
 
 
-async def local_view(folder: Path, name: str, *, history: History | None) -> JobView:
-    """The run of this name below `folder`. Its `history` comes from its events. Raises a ClientError."""
-    backend = LocalBackend(folder, detach=True)
-    job = backend.read(name)
+async def local_view(job: TrainingJob, directory: Path, *, is_running: bool, history: History | None) -> JobView:
+    """The run in this directory. Its `history` comes from its events."""
     state = job.status.phase.value
-    if not job.status.phase.final and not backend.is_running(name):
+    if not job.status.phase.final and not is_running:
         state = f"{state}, stopped"
     snapshot = Snapshot(now=datetime.now(UTC), job={**job.manifest(), "status": job.status.wire()})
     created = job.metadata.creation_timestamp
     return JobView(
-        name=name,
+        name=directory.name,
         state=state,
         status=job.status,
         created=None if created is None else created.timestamp(),
         job_yaml=write_yaml(job.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"status"})),
         history=history,
         explanation=as_lines(explain(snapshot)),
-        logs=await asyncio.to_thread(_local_logs, backend.directory(name)),
+        logs=await asyncio.to_thread(_local_logs, directory),
     )
 
 

@@ -15,7 +15,7 @@ from muster.client import cuts, errors
 from muster.client.connection import Connection
 from muster.client.jobs import Jobs
 from muster.client.logs import tails_of
-from muster.control.cluster import Object
+from muster.kubernetes.objects import Object
 from muster.local.display import Display, make_display
 from muster.local.messages import change_lines, success_sentence
 from muster.local.outcome import exit_code

@@ -24,9 +24,9 @@ from muster.api.problems import Problem
 from muster.api.spec import Trainer, TrainingJobSpec
 from muster.api.status import ConditionType, TrainingJobStatus
 from muster.api.unchecked import mapping
-from muster.control.cluster import Object
 from muster.control.pod_checks import pod_problems
 from muster.control.presets import Presets, problems_with_defaults
+from muster.kubernetes.objects import Object
 from muster.lifecycle.state import is_open, without_contradictions
 from muster.render.defaults import JobDefaults, images_with
 from muster.render.form import form_of

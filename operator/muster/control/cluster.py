@@ -1,21 +1,13 @@
-"""The interface between the reconciler and a cluster. `muster.kubernetes.gateway` implements it."""
+"""The interface between the reconciler and a cluster. `muster.operator.gateway` implements it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
+from muster.kubernetes.objects import Object
 from muster.lifecycle.observed import ClaimView, ReplicaView
-
-Object = dict[str, Any]
-"""An object of the API server, as JSON."""
-
-
-def owner_of(obj: Object) -> str:
-    """The uid of the object that controls this one. Empty if none does."""
-    references = obj["metadata"].get("ownerReferences") or []
-    return next((str(reference["uid"]) for reference in references if reference.get("controller")), "")
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from muster.api.constants import API_VERSION, CONTROLLER, KIND
 from muster.api.job import TrainingJob
 from muster.api.status import AttemptRecord, ConditionType, Phase, Reason, TrainingJobStatus
 from muster.api.times import format_time
-from muster.control.cluster import Object, Unreadable
+from muster.control.cluster import Unreadable
+from muster.kubernetes.objects import Object
 from muster.lifecycle.changes import AttemptChange, attempt_changes, changed_condition, new_notices
 from muster.lifecycle.present.message import failure_sentence
 from muster.lifecycle.recording.phases import recovery_sentence

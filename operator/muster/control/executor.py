@@ -12,13 +12,14 @@ from typing import TypeVar
 from muster.api.constants import TRAINER_CONTAINER
 from muster.api.job import TrainingJob
 from muster.control.admission import Admitted
-from muster.control.cluster import Child, Object
+from muster.control.cluster import Child
 from muster.control.dependencies import Dependencies
-from muster.control.errors import AlreadyExistsError, ClusterError, ConflictError, NotFoundError, RefusedError
-from muster.control.fairness import Slots
 from muster.control.network_policy import network_policy
 from muster.control.owned import ensured
 from muster.control.pod_groups import PodGroups
+from muster.kubernetes.errors import AlreadyExistsError, ClusterError, ConflictError, NotFoundError, RefusedError
+from muster.kubernetes.fairness import Slots
+from muster.kubernetes.objects import Object
 from muster.lifecycle.actions import Action, CreateReplica, DeleteJob, DeleteReplica, EnsureService, LookLive
 from muster.render.addresses import ClusterAddresses, addresses_of
 from muster.render.environment import Plans
@@ -153,7 +154,7 @@ class Executor:
                 raise _in_the_way(name, child) from None
         else:
             self._store.put_child(child)
-            self._store.expect(child.view.uid, child.version)
+            self._store.echoes.expect(child.view.uid, child.version)
 
     async def _delete(self, job: TrainingJob, action: DeleteReplica) -> None:
         if action.grace_seconds == 0:

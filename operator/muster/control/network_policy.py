@@ -11,7 +11,7 @@ from typing import Any
 
 from muster.api.constants import JOB_NAME_LABEL, JOB_UID_LABEL
 from muster.api.job import TrainingJob
-from muster.control.cluster import Object
+from muster.kubernetes.objects import Object
 from muster.render.addresses import ClusterAddresses
 from muster.render.manifests import render_service
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from muster.api.job import TrainingJob
-from muster.control.cluster import Cluster, Object, owner_of
-from muster.control.errors import AlreadyExistsError, ConflictError, RefusedError
+from muster.control.cluster import Cluster
+from muster.kubernetes.errors import AlreadyExistsError, ConflictError, RefusedError
+from muster.kubernetes.objects import Object, owner_of
 
 
 async def ensured(cluster: Cluster, job: TrainingJob, manifest: Object) -> Object:

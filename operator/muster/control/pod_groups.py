@@ -6,10 +6,11 @@ from contextlib import suppress
 
 from muster.api.job import TrainingJob
 from muster.control.admission import Admitted
-from muster.control.cluster import Cluster, Object, owner_of
-from muster.control.errors import ConflictError, NotFoundError, RefusedError
+from muster.control.cluster import Cluster
 from muster.control.owned import ensured
 from muster.control.store import Store
+from muster.kubernetes.errors import ConflictError, NotFoundError, RefusedError
+from muster.kubernetes.objects import Object, owner_of
 from muster.lifecycle.facts import gang
 from muster.lifecycle.state import is_open
 from muster.render.form import is_outdated

@@ -11,8 +11,8 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
-from muster.control.cluster import Object
-from muster.control.errors import ClusterError, RefusedError
+from muster.kubernetes.errors import ClusterError, RefusedError
+from muster.kubernetes.objects import Object
 from muster.lifecycle.observed import QueuePosition
 
 SECONDS = 5.0

@@ -12,9 +12,10 @@ from muster.api.problems import Problem
 from muster.api.status import ConditionType, Phase, Reason, TrainingJobStatus
 from muster.api.times import format_time
 from muster.control.admission import Admitted
-from muster.control.cluster import Cluster, Object, owner_of
-from muster.control.errors import AlreadyExistsError, ConflictError, NotFoundError, RefusedError
+from muster.control.cluster import Cluster
 from muster.control.positions import Positions
+from muster.kubernetes.errors import AlreadyExistsError, ConflictError, NotFoundError, RefusedError
+from muster.kubernetes.objects import Object, owner_of
 from muster.lifecycle.observed import Observed, QuotaView
 from muster.lifecycle.state import is_open
 from muster.render.form import is_outdated

@@ -18,18 +18,19 @@ from muster.api.constants import ATTEMPT_LABEL
 from muster.api.job import TrainingJob
 from muster.api.problems import InvalidJobError
 from muster.api.status import FINAL_PHASES, ConditionType, Reason, TrainingJobStatus
+from muster.channel.pacing import delay_seconds
 from muster.control.admission import Admission, Admitted
-from muster.control.cluster import Child, Object
+from muster.control.cluster import Child
 from muster.control.dependencies import Dependencies
-from muster.control.errors import ConflictError, NotFoundError, RefusedError
-from muster.control.events import JobEvent, event_of, events_between
+from muster.control.events import JobEvent, event_of
 from muster.control.executor import Created, Executor
 from muster.control.job_slots import JobSlots
-from muster.control.pacing import delay_seconds
 from muster.control.queues import Queues
-from muster.control.store import key_of, version_of
+from muster.control.status_writer import write_status
 from muster.explain.brief import brief
 from muster.explain.evidence import Source
+from muster.kubernetes.errors import ConflictError, NotFoundError, RefusedError
+from muster.kubernetes.objects import Object, key_of, version_of
 from muster.lifecycle.actions import CreateReplica, Decision, LookLive
 from muster.lifecycle.decide import decide
 from muster.lifecycle.facts.facts import read
@@ -94,7 +95,7 @@ class Reconciler:
         written = status != job.status
         try:
             if written:
-                await self._write(obj, job, status=status, observed=observed)
+                await write_status(self._dependencies, obj, job, status=status, observed=observed)
             elif looks_live and decision.actions:
                 await self._confirm(obj)
         except NotFoundError:
@@ -239,18 +240,6 @@ class Reconciler:
             return replace(status, gang_scheduler=job.status.gang_scheduler)
         default = admitted.images.trainers[strategy_of(job.spec.strategy).framework.name]
         return replace(status, image=image_of(job.with_status(status), default))
-
-    async def _write(self, obj: Object, job: TrainingJob, *, status: TrainingJobStatus, observed: Observed) -> None:
-        written = await self._dependencies.cluster.write_status(obj, status.wire())
-        self._dependencies.store.put_job(written)
-        if version_of(written) != version_of(obj):
-            self._dependencies.store.expect(job.metadata.uid, version_of(written))
-        log.info("%s: %s, attempt %d: %s", job.key, status.phase, status.attempt, status.message)
-        for event in events_between(job.status, status):
-            self._dependencies.publish(event_of(job, event, self._dependencies.now()))
-        self._dependencies.changed(job.status, status)
-        if self._dependencies.tracing is not None:
-            self._dependencies.tracing.record(job, status, observed)
 
     def recovers(self, key: str) -> bool:
         """Whether a pass over the job may be part of a recovery, because its replicas have run. Such passes go before those of new jobs."""

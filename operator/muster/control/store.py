@@ -1,26 +1,17 @@
-"""The caches of jobs, pods and services. They may be stale: a decision that depends on the absence of an object needs a live list.
-
-Objects come from watches, from lists and from the answers to writes. The latest resourceVersion wins.
-"""
+"""The caches of jobs, pods and services. What holds for the objects of any kind is in `muster.kubernetes.store`."""
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 
 from muster.admission.bounds import bounded
 from muster.api.constants import ORPHAN_FINALIZER
 from muster.api.status import FINAL_PHASES
-from muster.control.cluster import Child, Listing, Object, Unreadable, owner_of
+from muster.control.cluster import Child, Listing, Unreadable
+from muster.kubernetes.objects import Object, key_of, owner_of, version_of
+from muster.kubernetes.store import Deletions, Echoes, ObjectStore
 from muster.lifecycle.observed import ReplicaPhase
-
-_MOST_DELETED = 20_000  # uids of deleted objects, so that a list that began before a deletion does not bring the object back
-
-
-def key_of(obj: Object) -> str:
-    """namespace/name"""
-    return f"{obj['metadata']['namespace']}/{obj['metadata']['name']}"
-
 
 _METADATA_READ = ("name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp")
 
@@ -41,26 +32,19 @@ def _same_spec(one: Object, other: Object) -> bool:
     return all(one["metadata"].get(name) == other["metadata"].get(name) is not None for name in ("uid", "generation"))
 
 
-def version_of(obj: Object) -> int:
-    """The resourceVersion. Versions of one kind are ordered (Kubernetes documentation, "Resource versions")."""
-    return int(obj["metadata"]["resourceVersion"])
-
-
 class Store:
     """The caches. `clock` returns monotonic seconds. It measures how long a write has waited for its echo on a watch."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
         self._on_pod_deleted: list[Callable[[str], None]] = []
         self._on_job_changed: list[Callable[[str], None]] = []
         self._jobs: dict[str, Object] = {}
-        self._children: dict[str, dict[str, Child]] = defaultdict(dict)
+        self._deletions = Deletions()
+        self._children: ObjectStore[Child] = ObjectStore(self._deletions)
+        self.echoes = Echoes(clock)
+        """What this operator has written, and the watches have delivered."""
         self._pending: dict[str, set[str]] = defaultdict(set)
-        self._keys: dict[str, str] = {}
         self._services: dict[str, str] = {}
-        self._deleted: OrderedDict[str, None] = OrderedDict()
-        self._echoes: dict[str, float] = {}
-        self._received: dict[str, int] = {}
         self.unreadable: tuple[Unreadable, ...] = ()
         """Objects of the last list that could not be read."""
 
@@ -73,11 +57,11 @@ class Store:
         return self._jobs.get(key)
 
     def children(self, key: str) -> list[Child]:
-        return list(self._children.get(key, {}).values())
+        return self._children.group(key)
 
     def count(self, key: str) -> int:
         """How many pods of the job are cached."""
-        return len(self._children.get(key, ()))
+        return self._children.count(key)
 
     def has_pending(self, key: str) -> bool:
         """Whether a pod of the job has not started yet."""
@@ -93,16 +77,16 @@ class Store:
         status = (self._jobs.get(key) or {}).get("status") or {}
         if status.get("phase") in FINAL_PHASES:
             return True
-        children = self._children.get(key, {}).values()
+        children = self._children.group(key)
         return 0 < len((status.get("world") or {}).get("members") or ()) <= sum(child.view.is_active for child in children)
 
     def key_of_pod(self, uid: str) -> str | None:
         """The job that the pod belongs to."""
-        return self._keys.get(uid)
+        return self._children.key(uid)
 
     def child(self, uid: str) -> Child | None:
         """The pod with this uid."""
-        return self._children.get(self._keys.get(uid, ""), {}).get(uid)
+        return self._children.get(uid)
 
     def has_service(self, key: str, owner: str) -> bool:
         """Whether the job with this uid has its headless service, and the network policy that belongs to it."""
@@ -123,7 +107,7 @@ class Store:
     def put_job(self, job: Object) -> None:
         uid, key = job["metadata"]["uid"], key_of(job)
         cached = self._jobs.get(key)
-        if uid in self._deleted or (cached is not None and version_of(cached) > version_of(job)):
+        if uid in self._deletions or (cached is not None and version_of(cached) > version_of(job)):
             return
         if cached is not None and version_of(cached) == version_of(job) and cached.get("status") == job.get("status"):
             return  # an echo of the operator's own write; a new object would be parsed again
@@ -135,7 +119,8 @@ class Store:
 
     def drop_job(self, job: Object) -> None:
         uid, key = job["metadata"]["uid"], key_of(job)
-        self._record_deletion(uid)
+        self._deletions.add(uid)
+        self.echoes.forget(uid)
         cached = self._jobs.get(key)
         if cached is not None and cached["metadata"]["uid"] == uid:
             del self._jobs[key]
@@ -143,31 +128,20 @@ class Store:
 
     def put_child(self, child: Child) -> None:
         uid = child.view.uid
-        cached = self.child(uid)
-        if uid in self._deleted or (cached is not None and cached.version > child.version):
+        before = self._children.key(uid)
+        if not self._children.put(child.key, uid, version=child.version, obj=child):
             return
-        if cached is not None and cached.key != child.key:  # somebody has changed the pod's label
-            self._remove_child(cached.key, uid)
-        self._children[child.key][uid] = child
+        if before is not None:
+            self._not_pending(before, uid)
         if child.view.phase is ReplicaPhase.PENDING:
             self._pending[child.key].add(uid)
-        else:
-            self._not_pending(child.key, uid)
-        self._keys[uid] = child.key
 
     def drop_child(self, key: str, uid: str) -> None:
-        self._record_deletion(uid)
-        self._remove_child(self._keys.pop(uid, key), uid)
+        self._not_pending(self._children.key(uid) or key, uid)
+        self.echoes.forget(uid)
+        self._children.drop(uid)
         for forget in self._on_pod_deleted:
             forget(uid)
-
-    def _remove_child(self, key: str, uid: str) -> None:
-        self._not_pending(key, uid)
-        children = self._children.get(key)
-        if children is not None:
-            children.pop(uid, None)
-            if not children:
-                del self._children[key]
 
     def put_service(self, key: str, owner: str) -> None:
         self._services[key] = owner
@@ -199,7 +173,7 @@ class Store:
         gone = cached_before - listed
         for job in [job for job in self._jobs.values() if job["metadata"]["uid"] in gone]:
             self.drop_job(job)
-        for uid, key in [(uid, key) for uid, key in self._keys.items() if uid in gone]:
+        for uid, key in [(uid, key) for uid, key in self._children.keys.items() if uid in gone]:
             self.drop_child(key, uid)
         guarded = {key_of(each): owner_of(each) for each in listing.policies or ()}
         services = {key_of(each): owner_of(each) for each in listing.services}
@@ -214,26 +188,4 @@ class Store:
     @property
     def uids(self) -> frozenset[str]:
         """The uids of all cached jobs and pods."""
-        return frozenset(job["metadata"]["uid"] for job in self._jobs.values()) | frozenset(self._keys)
-
-    def expect(self, uid: str, version: int) -> None:
-        """Expects that a watch delivers this version, which the operator has written. If none does, the watch has stalled. It may already
-        have delivered the version before the write was answered."""
-        if self._received.get(uid, 0) < version:
-            self._echoes.setdefault(uid, self._clock())
-
-    def received(self, uid: str, version: int) -> None:
-        """A watch has delivered the object at this version."""
-        self._received[uid] = version
-        self._echoes.pop(uid, None)
-
-    def silence(self) -> float:
-        """Seconds since the oldest write that no watch has delivered yet."""
-        return self._clock() - min(self._echoes.values(), default=self._clock())
-
-    def _record_deletion(self, uid: str) -> None:
-        self._echoes.pop(uid, None)
-        self._received.pop(uid, None)
-        self._deleted[uid] = None
-        while len(self._deleted) > _MOST_DELETED:
-            self._deleted.popitem(last=False)
+        return frozenset(job["metadata"]["uid"] for job in self._jobs.values()) | frozenset(self._children.keys)

@@ -15,42 +15,27 @@ from http import HTTPStatus
 import aiohttp
 import orjson
 
-from muster.admission.bounds import MAX_VALUES
-from muster.control.cluster import Object
-from muster.control.errors import (
+from muster.kubernetes.errors import (
     AlreadyExistsError,
+    AnswerTooLargeError,
     ClusterError,
     ConflictError,
     ExpiredError,
     NotFoundError,
     RefusedError,
     UnavailableError,
+    UnreadableAnswerError,
 )
+from muster.kubernetes.objects import Object
 
 DEPTH = 200
 """Levels that remain of an answer that is too deep. Admission allows far fewer levels, so it still detects and reports the depth."""
-
-MOST_BRACKETS = 100_000
-"""More than any valid job has: its free parts have at most 4,000 values and 64 KiB of text, and its status a few for each replica."""
-_MANAGED_FIELDS, _NAME, _SPEC, _STATUS, _TRAINER = b',"managedFields":[', b'],"name":"', b',"spec":{', b',"status":{', b'"trainer":{'
-_MANAGER = re.compile(rb'"managedBy":"[^"\\]{1,253}"')
-"""No part of the spec before this field is free."""
-_ROLE = re.compile(rb'"roles":\{("[a-z0-9-]{1,63}"):\{')
-_TOO_MANY = orjson.dumps([0] * (MAX_VALUES + 1))
 
 LONGEST_RETRY_SECONDS = 60.0
 """The longest wait that an answer can ask for. A proxy must not stop the operator for an hour."""
 
 _REFUSALS = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNPROCESSABLE_ENTITY})
 _STRINGS_AND_BRACKETS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
-
-
-class UnreadableAnswerError(ClusterError):
-    """The answer is not a JSON object."""
-
-
-class AnswerTooLargeError(ClusterError):
-    """The answer is larger than the caller allows."""
 
 
 async def parsed(text: bytes) -> Object:
@@ -69,51 +54,6 @@ def _parsed_if_deep(text: bytes) -> object:
         return orjson.loads(shallow(text, DEPTH))
     except ValueError as error:
         raise UnreadableAnswerError(f"the API server's answer cannot be parsed: {error}: {_beginning(text)}") from None
-
-
-def without_oversized_spec(text: bytes) -> bytes:
-    """A job, or the change of one that a watch delivers, with a small spec instead of one that is far out of bounds.
-
-    A tenant can change a label of such a job many times a second. To parse each change would take a third of a second, in which the event
-    loop does nothing else. The API server sorts the fields, and in a text of JSON all quotes are escaped. So these bytes are found only
-    where the fields begin. A text of another form is returned as it is.
-    """
-    if _brackets(text) <= MOST_BRACKETS:
-        return text
-    fields, names = text.find(_MANAGED_FIELDS), text.find(_NAME, text.find(_MANAGED_FIELDS))
-    if 0 <= fields < names:
-        text = text[:fields] + text[names + 1 :]
-    begin, status = text.find(_SPEC), text.rfind(_STATUS)
-    if begin < 0:
-        return text
-    manager = _MANAGER.search(text, begin)
-    spec = b',"spec":{%s%s}' % (manager[0] + b"," if manager else b"", _large_part(text[begin : status if status > begin else len(text)]))
-    for rest in (text[status:] if status > begin else b"", b"}}", b"}"):
-        shorter = text[:begin] + spec + rest
-        if rest and _is_readable(shorter):
-            return shorter
-    return text
-
-
-def _brackets(text: bytes) -> int:
-    return text.count(b"[") + text.count(b"{")
-
-
-def _large_part(spec: bytes) -> bytes:
-    """The part of a spec that is far out of bounds, with just too many values: the template of the first role, or the trainer's config."""
-    role = _ROLE.search(spec)
-    roles, _, trainer = spec.rpartition(_TRAINER) if _TRAINER in spec else (spec, b"", b"")
-    if role and _brackets(roles) > _brackets(trainer):
-        return b'"roles":{%s:{"template":%s}}' % (role[1], _TOO_MANY)
-    return b'"trainer":{"config":%s}' % _TOO_MANY
-
-
-def _is_readable(text: bytes) -> bool:
-    try:
-        orjson.loads(text)
-    except ValueError:
-        return False
-    return True
 
 
 def shallow(text: bytes, depth: int) -> bytes:
@@ -135,7 +75,12 @@ def shallow(text: bytes, depth: int) -> bytes:
 
 def error_of(status: int, answer: Object) -> ClusterError:
     """The error for a Status object of the API server."""
-    message = str(answer.get("message") or f"status {status}")
+    error = _error_of(status, answer, str(answer.get("message") or f"status {status}"))
+    error.status, error.reason = status, str(answer.get("reason") or "")
+    return error
+
+
+def _error_of(status: int, answer: Object, message: str) -> ClusterError:
     if status == HTTPStatus.NOT_FOUND:
         return NotFoundError(message)
     if status == HTTPStatus.CONFLICT:
@@ -164,7 +109,7 @@ def _retry_seconds(header: str | None) -> float:
     return min(float(header), LONGEST_RETRY_SECONDS)
 
 
-async def whole(response: aiohttp.ClientResponse, most: int | None) -> bytes:
+async def whole(response: aiohttp.ClientResponse, most: int) -> bytes:
     """The body. Closes the connection and raises AnswerTooLargeError as soon as it has more than `most` bytes."""
     chunks: list[bytes] = []
     size = 0
@@ -172,7 +117,7 @@ async def whole(response: aiohttp.ClientResponse, most: int | None) -> bytes:
         async for chunk in response.content.iter_any():
             chunks.append(chunk)
             size += len(chunk)
-            if most is not None and size > most:
+            if size > most:
                 response.close()
                 raise AnswerTooLargeError(f"the API server's answer has more than {most} bytes")
     return b"".join(chunks)

@@ -9,12 +9,9 @@ from __future__ import annotations
 import re
 from typing import NewType
 
-from muster.api.constants import GROUP, VERSION
-from muster.control.errors import NotFoundError
+from muster.kubernetes.errors import NotFoundError
 
 ApiPath = NewType("ApiPath", str)
-JOBS = f"{GROUP}/{VERSION}"
-"""The API version of jobs and presets."""
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _LONGEST = 253

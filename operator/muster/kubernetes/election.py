@@ -23,21 +23,15 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Protocol
 
-from muster.control.cluster import Object
-from muster.control.errors import AlreadyExistsError, ClusterError, ConflictError, NotFoundError
 from muster.kubernetes.api_paths import ApiPath, collection, member
+from muster.kubernetes.api_server import Requests
+from muster.kubernetes.errors import AlreadyExistsError, ClusterError, ConflictError, NotFoundError
+from muster.kubernetes.objects import Object
 
 RELEASE_SECONDS = 5.0
 
 log = logging.getLogger("muster.leader")
-
-
-class Requests(Protocol):
-    """The part of the gateway that the election uses."""
-
-    async def request(self, verb: str, path: ApiPath, *, body: Object | None = None, query: dict[str, str] | None = None) -> Object: ...
 
 
 @dataclass(frozen=True)

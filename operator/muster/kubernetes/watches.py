@@ -12,10 +12,10 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
-from muster.control.cluster import Object
-from muster.control.errors import ClusterError, ExpiredError
 from muster.kubernetes.api_paths import ApiPath
-from muster.lifecycle.policy import Delays
+from muster.kubernetes.backoff import Delays
+from muster.kubernetes.errors import ClusterError, ExpiredError
+from muster.kubernetes.objects import Object
 
 ANYTHING = "0"
 """The resourceVersion for a new watch: first all existing objects, then the changes."""

@@ -8,24 +8,7 @@ from types import MappingProxyType
 
 from muster.api.constants import CONTROLLER
 from muster.api.status import FailureClass
-
-_MOST_DOUBLINGS = 30
-
-
-@dataclass(frozen=True)
-class Delays:
-    """Seconds before the next attempt. There is no pause after the first `free` failures in a row without progress. Then the pause is
-    `first`, and each further failure doubles it, up to `longest`."""
-
-    first: float
-    longest: float
-    free: int = 0
-
-    def after(self, failures: int) -> float:
-        """Seconds before the attempt that follows this many failures in a row, from 1."""
-        delayed_failures = failures - self.free
-        return min(self.first * 2.0 ** min(delayed_failures - 1, _MOST_DOUBLINGS), self.longest) if delayed_failures > 0 else 0.0
-
+from muster.kubernetes.backoff import Delays
 
 _DELAYS: Mapping[FailureClass, Delays] = MappingProxyType(
     {

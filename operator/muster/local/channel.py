@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 
-from muster.control.coordination import Channel, CoordinationServer, RefusedReportError
-from muster.control.reports import Reports
+from muster.channel.coordination import Channel, CoordinationServer, RefusedReportError
+from muster.channel.reports import Reports
 from muster.local.errors import StorageError
-from muster.report.storage import open_regular
+from muster.local.files import open_regular
 from muster_contract.reports import Reply, Report
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from muster.report.storage import open_regular
+from muster.local.files import open_regular
 
 CHUNK = 1 << 20
 

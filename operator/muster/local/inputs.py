@@ -13,9 +13,9 @@ from pathlib import Path
 from muster.api.job import TrainingJob
 from muster.api.status import InputStatus, TrainingJobStatus
 from muster.local.errors import InputError, StorageError
+from muster.local.files import open_regular
 from muster.local.sweep import RUN_MARK
 from muster.render.inputs import requests_of
-from muster.report.storage import open_regular
 from muster.strategies.registry import is_reserved_env
 from muster_contract.codes import ExitCode
 from muster_contract.inputs import INPUTS, INPUTS_CACHE, INPUTS_DIR, InputProgress, amount, requests_to_json

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from muster.api.figures import duration, rounded
 from muster.api.job import TrainingJob
 from muster.api.status import AttemptRecord, ConditionType, Phase, Reason, TrainingJobStatus
 from muster.lifecycle.changes import attempt_changes, changed_condition, new_notices
 from muster.lifecycle.present.message import failure_sentence
 from muster.lifecycle.recording.phases import recovery_sentence
+from muster.local.files import tail_of
 from muster.local.outcome import last_failure
-from muster.report.page import duration, rounded
-from muster.report.storage import tail_of
 from muster_contract.codes import ExitCode
 from muster_contract.metric_names import of_the_model
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from muster.api.spec import RoleName
-from muster.control.reports import Reports
+from muster.channel.reports import Reports
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 from muster.local.errors import ConfigurationError, StorageError
+from muster.local.event_files import events_in
+from muster.local.files import content_of, open_regular, tail_of
 from muster.local.launch import Launch
 from muster.local.sweep import REPLICA_MARK, continue_stopped, sweep
-from muster.report.history import events_in
-from muster.report.storage import content_of, open_regular, tail_of
 from muster_contract.codes import SIGNAL_BASE
 from muster_contract.programs import why_not_started
 from muster_contract.reports import MAX_LAST_WORDS, LastWords, Report

@@ -31,7 +31,7 @@ from muster.api.job import TrainingJob
 from muster.api.spec import TrainingJobSpec
 from muster.api.status import Phase, TrainingJobStatus
 from muster.local.errors import ConfigurationError, FieldError, StorageError
-from muster.report.storage import MOST_RUN_BYTES, content_of, open_regular
+from muster.local.files import MOST_RUN_BYTES, content_of, open_regular
 
 FIXED_FIELDS = (
     "strategy",

@@ -23,13 +23,14 @@ from typing import Any
 from muster.api.grace import seconds as grace_seconds
 from muster.api.job import TrainingJob
 from muster.api.status import FailureClass, Phase, TrainingJobStatus
-from muster.control.replies import reply_to
-from muster.control.reports import Reports
+from muster.channel.replies import reply_to
+from muster.channel.reports import Reports
 from muster.control.tracing import Tracing
+from muster.kubernetes.backoff import Delays
 from muster.lifecycle.actions import Action, CreateReplica, DeleteReplica
 from muster.lifecycle.decide import decide
 from muster.lifecycle.observed import Observed
-from muster.lifecycle.policy import Delays, Policy
+from muster.lifecycle.policy import Policy
 from muster.local import gpus, loopback, messages
 from muster.local.channel import LocalChannel
 from muster.local.display import Display

@@ -13,7 +13,6 @@ from pathlib import Path
 from muster.admission.read import read_job
 from muster.api.job import TrainingJob
 from muster.control.presets import read_with_preset
-from muster.control.tracing import traces
 from muster.local.display import Display, make_display
 from muster.local.errors import FieldError
 from muster.local.localize import remarks
@@ -21,6 +20,7 @@ from muster.local.overrides import overridden
 from muster.local.ports import PortRange
 from muster.local.runner import Runner, Settings
 from muster.local.start import Start, open_run
+from muster.tools.tracing.otlp import traces
 from muster_contract.codes import ExitCode
 
 

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
+from muster.local.event_files import recorded_events
 from muster.local.processes import read_last_words
-from muster.report.history import recorded_events
 from muster_contract.reports import LastWords, Report
 from muster_contract.run_state import RunState, apply, with_state
 

@@ -26,7 +26,7 @@ ADDRESS = "10.244.0.7"
 
 
 class OperatorProcess:
-    """A process `python -m muster.kubernetes`. A second start is what a kubelet does with a container that has ended."""
+    """A process `python -m muster.operator`. A second start is what a kubelet does with a container that has ended."""
 
     def __init__(self, cluster: Cluster, folder: Path, *, pod: str, settings: dict[str, Any], env: Mapping[str, str] | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ class OperatorProcess:
 
     def start(self) -> OperatorProcess:
         with self.log.open("ab") as output:
-            command = [sys.executable, "-m", "muster.kubernetes"]
+            command = [sys.executable, "-m", "muster.operator"]
             self.process = subprocess.Popen(
                 command,
                 env=self._environment,

@@ -16,7 +16,8 @@ from muster.admission import cel
 from muster.admission.change_policy import change_policy
 from muster.admission.changes import FIXED_WHILE_RUNNING, REPLICAS
 from muster.admission.conditions import RESERVED_WORDS
-from muster.admission.crd import definition, main, schema, text
+from muster.admission.crd import main
+from muster.admission.definitions import definition, schema, text
 from muster.admission.read import parse_job, read_job
 from muster.api.spec import CHIEF, EVALUATOR, PS, WORKER, TrainingJobSpec
 from muster.api.status import TrainingJobStatus

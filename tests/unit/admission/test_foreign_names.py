@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from muster.admission.crd import schema
+from muster.admission.definitions import schema
 from muster.admission.foreign_names import WRITE, instead_of
 from muster.admission.structural import part_of
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from muster.admission import crd
+from muster.admission import crd, definitions
 from muster.admission.job_schema import DEFAULT_FILE, job_schema, text
 from muster.admission.validate import problems
 from muster.api.job import TrainingJob
@@ -137,7 +137,7 @@ def test_the_published_file_is_current():
 
 def test_the_published_file_is_checked_with_the_definition(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(crd, "text", lambda: "the definition, which takes seconds")
+    monkeypatch.setattr(definitions, "text", lambda: "the definition, which takes seconds")
     assert crd.main([]) == 0
     assert crd.main(["--check"]) == 0
     DEFAULT_FILE.write_text(DEFAULT_FILE.read_text().replace("Immutable", "Mutable"))

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from muster.client import errors
-from muster.client.connection import Target, _check, connected
+from muster.client.connection import Target, client_error, connected
+from muster.kubernetes.answers import refusal
 
 
 def answer(code: int, reason: str, message: str) -> bytes:
@@ -53,10 +54,9 @@ ANSWERS: dict[str, tuple[int, bytes, type[errors.ClientError], int]] = {
 
 @pytest.mark.parametrize(("status", "text", "kind", "code"), ANSWERS.values(), ids=ANSWERS)
 def test_an_answer_becomes_one_line_and_an_exit_code(status: int, text: bytes, kind: type[errors.ClientError], code: int) -> None:
-    with pytest.raises(errors.ClientError) as raised:
-        asyncio.run(_check(status, text))
-    assert (type(raised.value), raised.value.code) == (kind, code)
-    assert "\n" not in str(raised.value)
+    error = client_error(asyncio.run(refusal(status, text)), context="here")
+    assert (type(error), error.code) == (kind, code)
+    assert "\n" not in str(error)
 
 
 def message_for(target: Target) -> str:

@@ -11,13 +11,13 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kubernetes.aio import client
 
-from muster.client import connection as connections
 from muster.client import cuts, errors
 from muster.client.connection import Connection
 from muster.client.jobs import Jobs
 from muster.client.snapshot import snapshot_of
-from muster.control.cluster import Object
+from muster.kubernetes import api_server
 from muster.kubernetes.api_server import ApiServer
+from muster.kubernetes.objects import Object
 
 COLUMNS = ("Name", "STRATEGY", "PHASE", "WORKERS", "STEP", "%", "MESSAGE", "A NEWER ONE")
 
@@ -82,7 +82,7 @@ def test_jobs_are_listed_without_their_specs() -> None:
 
 
 def test_a_list_is_read_in_pages_of_few_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "LARGEST_PAGE", 1 << 20)
+    monkeypatch.setattr(api_server, "LARGEST_PAGE", 1 << 20)
     objects = [{"metadata": {"name": f"n{number}", "annotations": {"large": "x" * 300_000}}} for number in range(12)]
     server = Server(objects)
     names = on(server, lambda connection: connection.items(connection.path("v1", "events"), cuts.plain))
@@ -92,8 +92,8 @@ def test_a_list_is_read_in_pages_of_few_bytes(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_an_object_that_is_too_large_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "LARGEST_PAGE", 1000)
-    monkeypatch.setattr(connections, "LARGEST_ANSWER", 2000)
+    monkeypatch.setattr(api_server, "LARGEST_PAGE", 1000)
+    monkeypatch.setattr(api_server, "LARGEST_ANSWER", 2000)
     with pytest.raises(errors.TooLargeError, match="more than 2000 bytes"):
         on(Server([pod(1)]), lambda connection: connection.items(connection.path("v1", "pods")))
 

@@ -7,10 +7,11 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from muster.control.cluster import Child, Listing, Object
-from muster.control.errors import AlreadyExistsError, ConflictError, NotFoundError
-from muster.kubernetes.views import child_of, claim_of
+from muster.control.cluster import Child, Listing
+from muster.kubernetes.errors import AlreadyExistsError, ConflictError, NotFoundError
+from muster.kubernetes.objects import Object
 from muster.lifecycle.observed import ClaimView
+from muster.operator.views import child_of, claim_of
 
 CREATED = "2026-11-21T12:00:00Z"
 

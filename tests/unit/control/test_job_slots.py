@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from muster.admission.job_policy import JobPolicy
+from muster.channel.reports import Reports
 from muster.control.dependencies import Dependencies
 from muster.control.reconciler import Reconciler
-from muster.control.reports import Reports
 from muster.control.store import Store
 from muster.render.images import Images
 from tests.unit.control.control_worlds import MemoryCluster, job_object

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from muster.control.errors import RefusedError
 from muster.control.gangs import Gangs
+from muster.kubernetes.errors import RefusedError
 from tests.unit.control.test_reconciler import World
 
 GROUP = "PodGroup", "default", "digits"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from muster.control.errors import ClusterError, NotFoundError, RefusedError, UnavailableError
 from muster.control.positions import LONGEST_PAUSE, REFUSED_SECONDS, SECONDS, STALE_SECONDS, Positions, positions_in
+from muster.kubernetes.errors import ClusterError, NotFoundError, RefusedError, UnavailableError
 from muster.lifecycle.observed import QueuePosition
 
 

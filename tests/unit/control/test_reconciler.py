@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from muster.channel.reports import Reports
 from muster.control.cluster import Child
 from muster.control.dependencies import Dependencies
-from muster.control.errors import ClusterError, ConflictError, RefusedError, UnavailableError
 from muster.control.reconciler import Reconciler
-from muster.control.reports import Reports
 from muster.control.store import Store
-from muster.kubernetes.views import child_of
+from muster.kubernetes.errors import ClusterError, ConflictError, RefusedError, UnavailableError
+from muster.operator.views import child_of
 from muster.render.defaults import JobDefaults
 from muster.render.images import Images
 from muster.strategies.registry import strategy_of

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from muster.admission.bounds import MAX_BYTES, OutOfBounds
 from muster.api.spec import WORKER
 from muster.control.cluster import Child, Listing, Unreadable
-from muster.control.store import Store, slim, version_of
+from muster.control.store import Store, slim
+from muster.kubernetes.objects import version_of
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 
 KEY = "default/digits"
@@ -159,30 +160,6 @@ def test_a_job_has_its_service_only_together_with_its_network_policy() -> None:
     store.replace(Listing((), (), (service,), (service,)), cached_before=frozenset())
     assert store.has_service(KEY, "job")
     assert not store.has_service(KEY, "another job of the name")
-
-
-def test_the_silence_of_a_watch_is_the_age_of_the_first_write_without_an_event() -> None:
-    now = 0.0
-    store = Store(lambda: now)
-    assert store.silence() == 0
-    store.expect("pod", 3)
-    now = 100.0
-    store.expect("pod", 4)
-    assert store.silence() == 100
-    store.received("pod", 4)
-    assert store.silence() == 0
-
-
-def test_the_event_of_a_write_may_come_before_its_response() -> None:
-    now = 0.0
-    store = Store(lambda: now)
-    store.received("job", 7)
-    store.expect("job", 7)
-    now = 1000.0
-    assert store.silence() == 0
-    store.expect("job", 8)
-    now = 1010.0
-    assert store.silence() == 10
 
 
 def test_only_the_fields_that_are_read_are_cached() -> None:

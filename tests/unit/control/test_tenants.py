@@ -7,12 +7,13 @@ import time
 from collections import Counter
 from datetime import UTC, datetime
 
-from muster.control.cluster import Child, Object
+from muster.channel.reports import Reports
+from muster.control.cluster import Child
 from muster.control.dependencies import Dependencies
-from muster.control.queue import WorkQueue
 from muster.control.reconciler import Reconciler
-from muster.control.reports import Reports
 from muster.control.store import Store
+from muster.kubernetes.objects import Object
+from muster.kubernetes.queue import WorkQueue
 from muster.render.images import Images
 from tests.unit.control.control_worlds import MemoryCluster, job_object
 

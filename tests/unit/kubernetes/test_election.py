@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from muster.control.errors import AlreadyExistsError, ClusterError, ConflictError, NotFoundError, UnavailableError
 from muster.kubernetes import election as election_module
 from muster.kubernetes.election import Election, Lease, Times
+from muster.kubernetes.errors import AlreadyExistsError, ClusterError, ConflictError, NotFoundError, UnavailableError
 from tests.support.quick_loop import QuickLoop
 
 FAST = Times(1.0)

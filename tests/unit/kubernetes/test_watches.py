@@ -13,9 +13,9 @@ import pytest
 from aiohttp import web
 from kubernetes.aio import client
 
-from muster.kubernetes.gateway import Gateway
+from muster.kubernetes.api_server import ApiServer
+from muster.kubernetes.backoff import Delays
 from muster.kubernetes.watches import Watch
-from muster.lifecycle.policy import Delays
 
 LIMIT = 10.0
 PATH = "/api/v1/pods"
@@ -62,12 +62,12 @@ def watched(
         if obj["metadata"]["name"] == broken:
             raise KeyError("labels")
 
-    async def watch(gateway: Gateway) -> None:
+    async def watch(api: ApiServer) -> None:
         watch = Watch(
-            gateway,
+            api,
             PATH,
             on_change=on_change,
-            labels="muster.dev/job-name",
+            labels="example.com/watched",
             on_gap=lambda: gaps.append(len(server.requests)),
             delays=Delays(0.001, 0.01),
         )
@@ -83,7 +83,7 @@ def watched(
     return changes, gaps
 
 
-async def serving(server: WatchServer, scene: Callable[[Gateway], Awaitable[None]]) -> None:
+async def serving(server: WatchServer, scene: Callable[[ApiServer], Awaitable[None]]) -> None:
     app = web.Application()
     app.router.add_get(PATH, server.answer)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -92,7 +92,7 @@ async def serving(server: WatchServer, scene: Callable[[Gateway], Awaitable[None
     configuration = client.Configuration(host=f"http://127.0.0.1:{runner.addresses[0][1]}")
     try:
         async with client.ApiClient(configuration) as api:
-            await scene(Gateway(api))
+            await scene(ApiServer(api))
     finally:
         await runner.cleanup()
 
@@ -104,7 +104,7 @@ def test_a_watch_starts_with_all_objects_and_continues_where_a_stream_ended() ->
     assert gaps == [1]
     assert [query["resourceVersion"] for query in server.requests] == ["0", "7"]
     for query in server.requests:
-        assert (query["labelSelector"], query["allowWatchBookmarks"]) == ("muster.dev/job-name", "true")
+        assert (query["labelSelector"], query["allowWatchBookmarks"]) == ("example.com/watched", "true")
 
 
 def test_a_list_is_requested_once_a_new_watch_is_open() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from muster.api.status import Member, Reason, World
-from muster.control import replies
+from muster.channel import replies
 from muster.lifecycle.facts.membership import _NO_ATTEMPT, assigned
 from muster.lifecycle.observed import Observed, ReplicaPhase, ReplicaView
 from muster.lifecycle.transition.fence import member_to_start

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from muster.api.status import ConditionType, FailureClass, Member, Reason, TrainingJobStatus
-from muster.control import replies
+from muster.channel import replies
 from muster.lifecycle.actions import DeleteReplica
 from muster.lifecycle.observed import ReplicaView
 from muster.lifecycle.transition.fence import member_to_start

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from muster.api.status import ConditionType, Reason
-from muster.control import replies
+from muster.channel import replies
 from muster.lifecycle.actions import CreateReplica, DeleteReplica
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 from muster.render.addresses import addresses_of

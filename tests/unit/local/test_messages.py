@@ -8,10 +8,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from muster.api.figures import duration
 from muster.api.status import AttemptRecord, CheckpointStatus, Notice, Phase, Progress, Reason, Restarts, TrainingJobStatus
 from muster.local.display import PanelDisplay, PlainDisplay
 from muster.local.messages import change_lines, failure, log_tail, progress_line, stopped, success
-from muster.report.page import duration
 from muster_contract.codes import ExitCode
 from muster_contract.notices import NoticeReason
 from tests.support.texts import absent

@@ -1,0 +1,200 @@
+"""The page of a job that runs, has ended or is deleted, from all data about it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from muster.api.figures import duration, rounded
+from muster.api.status import TrainingJobStatus
+from muster.tools.report.history import History
+from muster.tools.report.page import Cell, Finding, Folded, Page, Section, Source, Story, Table
+from muster.tools.report.plots import Bar, Bars, Line, Lines
+from muster.tools.report.run import ENVIRONMENT, PHASE_TITLES, Run, clock, end_of, ending, run_page, seconds_of_phases
+from muster.tools.report.timeline import Kind
+from muster_contract.printed import read_epoch_line
+
+
+@dataclass(frozen=True)
+class Point:
+    """A step that the reader recorded while the job ran. `time` is in Unix seconds, or NaN if it is unknown."""
+
+    time: float
+    step: int
+    loss: float
+    samples_per_second: float | None = None
+
+
+@dataclass(frozen=True)
+class Log:
+    """The last lines of a replica."""
+
+    title: str
+    lines: Sequence[str]
+
+
+@dataclass(frozen=True)
+class JobView:
+    """All data about a job. `state` is its phase, or how it ended if it is deleted. `created` is in Unix seconds."""
+
+    name: str
+    state: str
+    status: TrainingJobStatus
+    created: float | None = None
+    job_yaml: str = ""
+    history: History | None = None
+    points: Sequence[Point] = ()
+    explanation: Sequence[str] = ()
+    logs: Sequence[Log] = ()
+    notes: Sequence[str] = ()
+    """Sentences about the missing parts of the page, and why they are missing."""
+
+
+def job_page(job: JobView) -> Page:
+    """The page of a job."""
+    history = job.history if job.history is not None and job.history.steps else None
+    if history is not None:
+        page = run_page(Run(name=job.name, job_yaml="", status=job.status, history=history, state=job.state))
+        sections = [each for each in page.sections if each.title != ENVIRONMENT or history.fingerprints]
+        subtitle, figures, found = page.subtitle, page.figures or {}, page.findings
+        newest = max(history.curve)
+        later = [point for point in job.points if point.step > newest]
+        if len(later) > 1:
+            sections.insert(2, Section("Loss since then", [_loss(later)]))
+    else:
+        subtitle, figures, found, sections = _since(job), {}, (), list(_sections(job))
+    if job.explanation:
+        sections.insert(1, Section("Explanation", [Source("\n".join(job.explanation))]))
+    if job.logs:
+        sections.append(Section("Last lines of the logs", [Folded(log.title, "\n".join(log.lines)) for log in job.logs]))
+    if job.job_yaml:
+        sections.append(Section("Job", [Source(job.job_yaml)]))
+    findings = [Finding(job.status.message, "bad" if job.state == "Failed" else "")] if job.status.message else []
+    return Page(
+        title=f"{job.name}: {job.state}",
+        subtitle=subtitle,
+        findings=[*findings, *found, *(Finding(note) for note in job.notes)],
+        figures={**_status_figures(job.status), **figures},
+        sections=sections,
+    )
+
+
+def points_in(lines: Iterable[tuple[float, str]]) -> Iterator[Point]:
+    """The steps that the bundled trainer has printed, from lines with their times."""
+    for time, text in lines:
+        if (printed := read_epoch_line(text)) is not None:
+            yield Point(time, *printed)
+
+
+def _since(job: JobView) -> str:
+    began = "" if job.created is None else f"Created {clock(job.created, with_date=True)} UTC"
+    ended = job.status.completion_time
+    return f"{began}, ended {clock(ended.timestamp(), with_date=True)} UTC" if ended else began
+
+
+def _status_figures(status: TrainingJobStatus) -> dict[str, str]:
+    progress, goodput = status.progress, status.goodput
+    shown: dict[str, str] = {}
+    if status.queue is not None:
+        shown["queued"] = status.queue.summary
+        if status.queue.cluster_queue_position is not None:
+            shown["position in its ClusterQueue"] = str(status.queue.cluster_queue_position)
+        shown["in the queue since, UTC"] = clock(status.queue.since.timestamp(), with_date=True)
+    if status.workers:
+        shown["workers"] = status.workers
+    if progress is not None:
+        total = f" of {progress.total_steps}" if progress.total_steps else ""
+        shown["steps"] = f"{progress.step}{total}"
+        if progress.loss is not None:
+            shown["loss"] = rounded(progress.loss)
+        if progress.samples_per_second:
+            shown["samples/s"] = f"{progress.samples_per_second:,.0f}"
+        if progress.eta_seconds is not None and not status.phase.final:
+            shown["left"] = duration(progress.eta_seconds)
+    if status.checkpoint is not None:
+        shown["saved at step"] = str(status.checkpoint.step)
+    if status.attempts:
+        shown["attempts"] = str(status.attempts[-1].attempt + 1)
+    if goodput is not None and goodput.ratio is not None:
+        shown["goodput"] = f"{goodput.ratio:.0%}"
+    return shown
+
+
+def _sections(job: JobView) -> Iterator[Section]:
+    """The sections for a job without recorded steps."""
+    yield Section("What happened", [Story(_story(job))])
+    if len(job.points) > 1:
+        yield Section("Loss", [_loss(job.points)])
+        rates = [(p.time, p.samples_per_second) for p in job.points if p.samples_per_second is not None and math.isfinite(p.time)]
+        if len(rates) > 1:
+            begin = rates[0][0]
+            line = Line([(time - begin, rate) for time, rate in rates])
+            yield Section("Throughput", [Lines("seconds", "samples/s", [line], height=2.6)])
+    bars = _goodput(job)
+    if bars is not None:
+        yield Section("Where the time went", [bars])
+    if job.status.attempts:
+        yield Section("Attempts", [_attempts(job)])
+
+
+def _story(job: JobView) -> list[str]:
+    lines = [] if job.created is None else [f"{clock(job.created)} The job was created."]
+    for record in job.status.attempts:
+        resumed = (
+            "" if record.step_resumed is None else f" from step {record.step_resumed}" if record.step_resumed else " from the beginning"
+        )
+        lines.append(f"{record.start_time:%H:%M:%S} Attempt {record.attempt} begins{resumed}.")
+        if record.end_time is not None:
+            lines.append(ending(record))
+    completed = job.status.completion_time
+    if completed is not None:
+        lines.append(f"{completed:%H:%M:%S} {job.state}.")
+    return lines or ["Nothing has happened yet."]
+
+
+def _loss(points: Sequence[Point]) -> Lines:
+    finite = [point.loss for point in points if math.isfinite(point.loss)]
+    line = Line([(point.step, point.loss) for point in points], width=1.3, dots=len(points) <= 40)
+    return Lines("step", "loss", [line], log_y=bool(finite) and min(finite) > 0, whole_x=True)
+
+
+def _goodput(job: JobView) -> Bars | None:
+    """The use of the whole time, from the status."""
+    spent = job.status.goodput
+    if spent is None:
+        return None
+    parts = {
+        "queued": (Kind.SUSPENDED, spent.queued_seconds),
+        "starting": (Kind.STARTING, spent.starting_seconds),
+        "unreported": (Kind.UNREPORTED, spent.unreported_seconds),
+        "productive": (Kind.PRODUCTIVE, spent.productive_seconds),
+        "checkpoint": (Kind.CHECKPOINT, spent.checkpoint_seconds),
+        "redone": (Kind.REDONE, spent.redone_seconds),
+        "recovering": (Kind.RECOVERING, spent.recovering_seconds),
+        "suspended": (Kind.SUSPENDED, spent.suspended_seconds),
+    }
+    wall = sum(seconds or 0.0 for _, seconds in parts.values())
+    if not wall:
+        return None
+    bars = [Bar(name, [(0.0, seconds, kind.value, "")], note=f"{seconds / wall:.0%}") for name, (kind, seconds) in parts.items() if seconds]
+    return Bars("seconds", bars)
+
+
+def _attempts(job: JobView) -> Table:
+    head = ["attempt", "began", "committed step", "resumed at", "last step", "steps lost", *PHASE_TITLES, "end"]
+    return Table(head, [_attempt_row(job, number) for number in range(len(job.status.attempts))])
+
+
+def _attempt_row(job: JobView, number: int) -> list[Cell]:
+    record = job.status.attempts[number]
+    return [
+        record.attempt,
+        f"{record.start_time:%H:%M:%S}",
+        record.step_committed,
+        record.step_resumed,
+        record.last_step,
+        record.steps_lost,
+        *seconds_of_phases(record),
+        end_of(record, state=job.state),
+    ]
