@@ -6,6 +6,8 @@ processes. A strategy may restart only some roles. The members of other roles ar
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from muster.api import grace
 from muster.api.spec import RoleName, TrainingJobSpec
 from muster.api.status import Reason, TrainingJobStatus
@@ -16,6 +18,7 @@ from muster.lifecycle.facts.silence import is_silent_after_the_end
 from muster.lifecycle.observed import Replica, ReplicaView
 from muster.lifecycle.state import newest, newest_ended
 from muster.lifecycle.transition.nodes import avoided
+from muster.strategies.base import RestartScope, RestartsWith
 
 _STOPPED_IN_ADVANCE = frozenset({Reason.DISRUPTED, Reason.DEVICE_TAINTED, Reason.EVICTED, Reason.POD_DELETED, Reason.PREEMPTED})
 """Reasons for an end that Muster announces to the processes, so that all ranks save at the same step."""
@@ -47,15 +50,26 @@ def unaffected_members(status: TrainingJobStatus, facts: Facts) -> dict[Replica,
     well = [member for member in world.members if member.uid in uids and not member.awaited and member.label != record.replica]
     are_well = {member.replica for member in well}  # to compare whole members would take quadratic time
     broken = {member.role for member in world.members if member.replica not in are_well}
-    scopes = [facts.strategy.restarts_with(role) for role in broken]
-    if None in scopes:
+    scope = _restarting(broken, facts)
+    if isinstance(scope, RestartScope):
         return {}
-    restarting = frozenset[RoleName]().union(*(scope for scope in scopes if scope), _suspects(status.attempt, facts))
+    restarting = scope | _suspects(status.attempt, facts)
     return {
         member.replica: status.attempt if member.incarnation is None else member.incarnation
         for member in well
         if member.role not in restarting
     }
+
+
+def _restarting(broken: Iterable[RoleName], facts: Facts) -> RestartsWith:
+    """What restarts with broken replicas of these roles."""
+    roles = frozenset[RoleName]()
+    for role in broken:
+        scope = facts.strategy.restarts_with(role)
+        if isinstance(scope, RestartScope):
+            return scope
+        roles |= scope
+    return roles
 
 
 def training_continues(status: TrainingJobStatus, facts: Facts) -> bool:
@@ -83,7 +97,8 @@ def _suspects(attempt: int, facts: Facts) -> frozenset[RoleName]:
     """Roles that may have broken, because a replica that would restart with them reports a lost peer."""
     causes = ((view.role, cause_of_end(view, stopped=False)) for view in facts.trainers(attempt))
     reporting = {role for role, cause in causes if cause and cause.reason is Reason.PEER_LOST}
-    return frozenset(role for role in facts.strategy.roles if reporting & (facts.strategy.restarts_with(role) or frozenset()))
+    scopes = {role: facts.strategy.restarts_with(role) for role in facts.strategy.roles}
+    return frozenset(role for role, scope in scopes.items() if not isinstance(scope, RestartScope) and reporting & scope)
 
 
 def _may_continue_unreported(status: TrainingJobStatus, facts: Facts, view: ReplicaView) -> bool:
@@ -95,7 +110,7 @@ def _may_continue_unreported(status: TrainingJobStatus, facts: Facts, view: Repl
     """
     if view.report is not None or not view.is_active or view.unhealthy_devices or status.world is None or not facts.spec.trainer.supervised:
         return False
-    if facts.strategy.restarts_with(view.role) is not None:
+    if facts.strategy.restarts_with(view.role) is not RestartScope.WHOLE_WORLD:
         return False
     has_reported = status.progress is not None or any(record.step_resumed is not None for record in status.attempts)
     return has_reported and view.uid in status.world.member_of
