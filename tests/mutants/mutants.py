@@ -10,12 +10,12 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-import muster.lifecycle.decide  # noqa: F401  all of the core must be imported before functions are replaced
 from muster.api.spec import CleanPodPolicy
 from muster.api.status import FailureClass, Phase, Reason
+from muster.lifecycle import decide  # all of the core must be imported before functions are replaced
 from muster.lifecycle.policy import Delays
 from muster.lifecycle.state import Ended, record_of
 from muster.lifecycle.transition import budget, elastic, in_place
@@ -69,6 +69,12 @@ class Mutant:
         for holder in [owner, *modules]:
             for key in [key for key, value in vars(holder).items() if value is original]:
                 setattr(holder, key, wrong)
+        decide.LIFE = tuple(_with_part(move, original, wrong) for move in decide.LIFE)
+
+
+def _with_part(move: decide.Move[Any], original: Any, wrong: Any) -> decide.Move[Any]:
+    """The move with the wrong function wherever it has the original."""
+    return replace(move, **{part.name: wrong for part in fields(move) if getattr(move, part.name) is original})
 
 
 def _mutant(name: str, breaks: str, module: str, function: str, wrong: Callable[[Any], Any]) -> Mutant:
@@ -204,15 +210,15 @@ MUTANTS: tuple[Mutant, ...] = (
         "a caller that has just started restarts every healthy job",
         (
             Patch("facts.failure", "_lost_members", lambda original: lambda status, facts: facts.missing_members(status)),
-            Patch("transition.transition", "must_look_live", _unsure_without_missing_members),
+            Patch("decide", "must_look_live", _unsure_without_missing_members),
         ),
     ),
     _mutant(
         "silence-taken-for-training",
         "a program that reported nothing is shown as one that trained",
-        "transition.transition",
+        "decide",
         "_completed",
-        _always(Ended(Reason.COMPLETED, "completed")),
+        lambda original: lambda *given: (original(*given)[0], Ended(Reason.COMPLETED, "completed")),
     ),
     _mutant(
         "final-phase-left",
@@ -352,7 +358,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "forgets-to-wake",
         "a job is held back for ever",
         (
-            Patch("decide", "_world_times", _always(())),
+            Patch("wake", "_world_times", _always(())),
             Patch("transition.elastic", "wake_time", _always(None)),
             Patch("transition.attempts", "settles_at", _always(None)),
         ),
@@ -388,14 +394,14 @@ MUTANTS: tuple[Mutant, ...] = (
     _unit(
         "silence-of-a-pod-overslept",
         "a pod that lacks a volume says so only after an event that has nothing to do with it",
-        "muster.lifecycle.decide:silence_due",
+        "muster.lifecycle.wake:silence_due",
         _always(None),
         "lifecycle/test_status",
     ),
     _unit(
         "save-after-a-deadline-ignored",
         "the status of a job that a deadline has ended lacks its last commit",
-        "muster.lifecycle.transition.transition:with_progress",
+        "muster.lifecycle.decide:with_progress",
         lambda original: lambda status, facts: status,
         "lifecycle/test_deadline",
     ),
