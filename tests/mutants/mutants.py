@@ -181,7 +181,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a replica that has ended is taken for one that trains on",
         "transition.in_place",
         "_is_well",
-        lambda original: in_place.can_continue,
+        lambda original: lambda view: view.can_continue,
     ),
     _mutant(
         "unaffected-and-removed",
@@ -301,8 +301,8 @@ MUTANTS: tuple[Mutant, ...] = (
     _mutant(
         "side-cars-hold-on",
         "a pod whose side-car runs on keeps its devices after the job has ended",
-        "transition.clean_up",
-        "_holds_resources",
+        "facts.leaving",
+        "holds_resources",
         lambda original: lambda view: not view.phase.ended,
     ),
     _mutant(
@@ -342,9 +342,9 @@ MUTANTS: tuple[Mutant, ...] = (
     _mutant(
         "broken-device-kept",
         "a restart keeps the pod whose device is unhealthy, and fails again",
-        "transition.in_place",
-        "can_continue",
-        lambda original: lambda view: original(replace(view, unhealthy_devices=())),
+        "observed",
+        "ReplicaView.can_continue",
+        lambda original: property(lambda self: original.fget(replace(self, unhealthy_devices=()))),
     ),
     _mutant(
         "number-used-again",
@@ -443,8 +443,8 @@ MUTANTS: tuple[Mutant, ...] = (
     _mutant(
         "side-cars-of-init-containers-stay",
         "a job that has ended holds its devices as long as a side-car ignores the kubelet",
-        "transition.clean_up",
-        "_closed_at",
+        "facts.leaving",
+        "closed_at",
         _always(None),
     ),
     _mutant(
@@ -690,8 +690,8 @@ BY_UNIT_TESTS: tuple[Mutant, ...] = (
     _unit(
         "unready-spare-taken",
         "the world waits for a spare that has yet to start",
-        "muster.lifecycle.transition.spares:is_ready",
-        lambda original: in_place.can_continue,
+        "muster.lifecycle.observed:ReplicaView.is_ready",
+        lambda original: property(lambda self: self.can_continue),
         "lifecycle/test_spares",
     ),
     _unit(

@@ -116,6 +116,16 @@ class ReplicaView:
         return self.phase is ReplicaPhase.RUNNING and self.deleting is None and self.disruption is None
 
     @property
+    def can_continue(self) -> bool:
+        """Whether the supervisor of the replica can start another attempt, on healthy devices."""
+        return self.report is not None and self.report.in_place and self.is_active and not self.unhealthy_devices
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a replica that stands by can take a place in a world at once."""
+        return self.can_continue and self.report is not None and self.report.waiting
+
+    @property
     def replica(self) -> Replica:
         return self.role, self.index
 

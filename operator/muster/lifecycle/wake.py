@@ -6,12 +6,14 @@ from datetime import datetime, timedelta
 
 from muster.api.status import TrainingJobStatus
 from muster.lifecycle.facts import devices, silence
+from muster.lifecycle.facts.acknowledging import acknowledge_due, acknowledging
 from muster.lifecycle.facts.facts import Facts
+from muster.lifecycle.facts.leaving import times_of_leaving
 from muster.lifecycle.recording.inputs import due_write
 from muster.lifecycle.state import Ended, State
 from muster.lifecycle.transition import attempts, clean_up, deadline, elastic, nodes, replacing, requeueing
-from muster.lifecycle.transition.fence import acknowledge_due, acknowledging
-from muster.lifecycle.transition.pods import has_failed_outside_the_world, keeps_its_log, silence_due
+from muster.lifecycle.transition.pods import has_failed_outside_the_world, keeps_its_log
+from muster.lifecycle.waiting import silence_due
 
 _AT_ONCE = timedelta(milliseconds=1)
 
@@ -59,7 +61,7 @@ def _world_times(status: TrainingJobStatus, facts: Facts) -> list[datetime | Non
         *(facts.retry_time(view) for view in facts.replicas_of(status.attempt) if has_failed_outside_the_world(view, facts)),
         silence_due(status, facts),
         acknowledge_due(status, facts) if awaited else None,
-        *(time for view in (*facts.everyone, *facts.left_behind) for time in clean_up.times_of_leaving(view, facts)),
+        *(time for view in (*facts.everyone, *facts.left_behind) for time in times_of_leaving(view, facts)),
         *silence.times(status, facts),
         *replacing.wake_times(status, facts),
         facts.now + timedelta(seconds=facts.policy.look_seconds) if must_look else None,

@@ -10,9 +10,9 @@ import pytest
 from muster.api.status import ConditionType, FailureClass, Member, Reason, TrainingJobStatus
 from muster.control import replies
 from muster.lifecycle.actions import DeleteReplica
+from muster.lifecycle.facts.acknowledging import grace_seconds
 from muster.lifecycle.observed import ReplicaView
 from muster.lifecycle.transition.fence import member_to_start
-from muster.lifecycle.transition.in_place import grace_seconds
 from muster.render.addresses import addresses_of
 from tests.unit.lifecycle.lifecycle_cases import Story, at, created, deleted, failed, job, replica, report, running_story, words
 

@@ -15,7 +15,6 @@ from muster.lifecycle.present.conditions import is_queued, with_conditions
 from muster.lifecycle.present.message import message
 from muster.lifecycle.present.queue import queue_of
 from muster.lifecycle.state import Ended, Open, State, Suspended, is_open, last_failure
-from muster.lifecycle.transition.spares import is_ready
 
 
 def present(status: TrainingJobStatus, state: State, facts: Facts) -> TrainingJobStatus:
@@ -76,7 +75,7 @@ def _workers(status: TrainingJobStatus, worker: RoleStatus | None) -> str:
 
 def _ready_spares(status: TrainingJobStatus, facts: Facts) -> int | None:
     has_spares = facts.spec.recovery.spares > 0 and is_open(status)
-    return sum(is_ready(view) for view in facts.standing_by) if has_spares else None
+    return sum(view.is_ready for view in facts.standing_by) if has_spares else None
 
 
 def _role(status: TrainingJobStatus, facts: Facts, role: RoleName) -> RoleStatus:

@@ -16,7 +16,7 @@ from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.observed import Replica, ReplicaPhase
 from muster.lifecycle.state import is_open, newest
 from muster.lifecycle.transition import spares
-from muster.lifecycle.transition.in_place import can_continue, reused_pods
+from muster.lifecycle.transition.in_place import reused_pods
 from muster.strategies.base import WorldPlan
 
 
@@ -86,7 +86,7 @@ def _resize_time(status: TrainingJobStatus, facts: Facts) -> datetime | None:
         return None
     members = _members(world)
     running = _running(facts) & members
-    if not running <= {view.replica for view in facts.everyone if can_continue(view)}:  # a new leader may lack reports
+    if not running <= {view.replica for view in facts.everyone if view.can_continue}:  # a new leader may lack reports
         return None
     if world.ready_time is None:
         is_short = elastic.min_replicas <= len(running) < len(members)
@@ -94,7 +94,7 @@ def _resize_time(status: TrainingJobStatus, facts: Facts) -> datetime | None:
         return max([shrink_time, *_arrival_times(status, facts)]) if is_short else None
     if running != members:
         return None
-    is_ready = any(can_continue(view) and view.report and view.report.waiting for view in facts.standing_by)
+    is_ready = any(view.is_ready for view in facts.standing_by)
     trains = world.first_step_time or not facts.counts_steps(status)
     return world.ready_time + timedelta(seconds=elastic.grow_after_seconds) if is_ready and trains else None
 

@@ -8,20 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from muster.api import grace
-from muster.api.spec import RoleName, TrainingJobSpec
+from muster.api.spec import RoleName
 from muster.api.status import Reason, TrainingJobStatus
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.failure import cause_of_end
 from muster.lifecycle.facts.membership import has_current_form
 from muster.lifecycle.facts.silence import is_silent_after_the_end
 from muster.lifecycle.observed import Replica, ReplicaView
-from muster.lifecycle.state import newest, newest_ended
+from muster.lifecycle.state import newest
 from muster.lifecycle.transition.nodes import avoided
 from muster.strategies.base import RestartScope, RestartsWith
-
-_STOPPED_IN_ADVANCE = frozenset({Reason.DISRUPTED, Reason.DEVICE_TAINTED, Reason.EVICTED, Reason.POD_DELETED, Reason.PREEMPTED})
-"""Reasons for an end that Muster announces to the processes, so that all ranks save at the same step."""
 
 
 def reused_pods(status: TrainingJobStatus, facts: Facts) -> dict[Replica, str]:
@@ -34,7 +30,7 @@ def reused_pods(status: TrainingJobStatus, facts: Facts) -> dict[Replica, str]:
     if record is not None and record.reason is Reason.GANG_REQUEUED:
         return {}
     avoided_nodes = {node.name for node in avoided(status, facts)} if status.restarts.without_progress else set()
-    views = (view for view in facts.everyone if can_continue(view) or _may_continue_unreported(status, facts, view))
+    views = (view for view in facts.everyone if view.can_continue or _may_continue_unreported(status, facts, view))
     if facts.replaces_at_once:
         views = (view for view in views if not is_silent_after_the_end(view, facts))
     return {view.replica: view.uid for view in views if view.node not in avoided_nodes and has_current_form(facts.observed, view)}
@@ -77,20 +73,8 @@ def training_continues(status: TrainingJobStatus, facts: Facts) -> bool:
     return any(role == facts.strategy.decisive for role, _ in unaffected_members(status, facts))
 
 
-def can_continue(view: ReplicaView) -> bool:
-    """Whether the supervisor of the replica can start another attempt, on healthy devices."""
-    return view.report is not None and view.report.in_place and view.is_active and not view.unhealthy_devices
-
-
 def _is_well(view: ReplicaView) -> bool:
-    return can_continue(view) and not view.spent
-
-
-def grace_seconds(spec: TrainingJobSpec, status: TrainingJobStatus) -> int:
-    """Seconds that the newest ended attempt had for a save. 0 if its world lost a member or hung, because such a world cannot save."""
-    ended = newest_ended(status)
-    can_save = ended is not None and (ended.failure_class is None or ended.reason in _STOPPED_IN_ADVANCE)
-    return grace.seconds(spec, status) if can_save else 0
+    return view.can_continue and not view.spent
 
 
 def _suspects(attempt: int, facts: Facts) -> frozenset[RoleName]:
