@@ -403,8 +403,8 @@ def test_the_end_of_a_job_does_not_repeat_the_error_of_its_last_attempt() -> Non
 
 def test_the_deadline_does_not_repeat_what_the_pods_waited_for() -> None:
     text = "0/3 nodes are available: 3 Insufficient cpu."
-    awaited = {"kind": "Node", "reason": "Unschedulable", "message": text}
+    awaited = {"kind": "Node", "reason": "Unschedulable", "message": text, "replica": "worker-0"}
     message = f"not all replicas ran within 9 s: worker-0 (0 of 1 run): Unschedulable: {text}"
     failed = {"type": "Failed", "status": "True", "reason": "StartupDeadlineExceeded", "message": message}
     *_, deadline = explain(of({"phase": "Failed", "awaited": [awaited], "conditions": [failed]})).findings
-    assert deadline.sentence.endswith("worker-0 (0 of 1 run)")
+    assert deadline.sentence.endswith("not all replicas ran: worker-0")

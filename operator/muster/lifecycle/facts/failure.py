@@ -16,7 +16,7 @@ from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.silence import is_silent, is_silent_after_the_end, lost_replicas
 from muster.lifecycle.facts.times import milliseconds
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
-from muster_contract.codes import FINER_REASONS, SIGNAL_BASE, ExitCode, signal_name
+from muster_contract.codes import SIGNAL_BASE, ExitCode, finer_reason, signal_name
 from muster_contract.reports import LastWords
 
 LONGEST_MESSAGE = 2048
@@ -39,7 +39,9 @@ _POD_REASONS = {
 
 DEVICE_REASONS = frozenset({Reason.DEVICE_UNHEALTHY, Reason.DEVICE_TAINTED})
 _FAILED_INIT = frozenset({Reason.INIT_CONTAINER_FAILED, Reason.SUPERVISOR_NOT_COPIED})
-_EXPLAINED_BY_A_DEVICE = frozenset({Reason.USER_ERROR, Reason.PEER_LOST, Reason.PROCESS_KILLED, Reason.START_FAILED, *_FAILED_INIT})
+_EXPLAINED_BY_A_DEVICE = frozenset(
+    {Reason.USER_ERROR, Reason.LOSS_NOT_FINITE, Reason.PEER_LOST, Reason.PROCESS_KILLED, Reason.START_FAILED, *_FAILED_INIT}
+)
 """Reasons that an unhealthy device explains. Frameworks raise an ordinary error when they lose a device."""
 
 _PRECEDENCES = {Reason.NODE_LOST: 3, Reason.PEER_LOST: 4}
@@ -275,7 +277,7 @@ def _own_cause(view: ReplicaView, words: LastWords | None, code: int | None) -> 
         return _cause(view, FailureClass.APPLICATION, Reason.OUT_OF_MEMORY, message=text)
     if words and words.code in _FAILURES:
         exit_code = ExitCode(words.code)
-        reason = words.reason if words.reason in FINER_REASONS.get(exit_code, ()) else exit_code.reason
+        reason = finer_reason(exit_code, words.reason) or exit_code.reason
         return _cause(view, _FAILURES[exit_code], Reason(reason), message=message or reason)
     return _exited(view, code, message)
 
