@@ -503,18 +503,18 @@ def _split_gang(changed: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _any_report(original: Any) -> Any:
-    def silent_after(seconds: float, view: Any, facts: Any) -> Any:
+    def silent_after(limit: Any, view: Any, facts: Any) -> Any:
         report = None if view.report is None else replace(view.report, waiting=False)
-        return original(seconds, replace(view, report=report), facts)
+        return original(limit, replace(view, report=report), facts)
 
     return silent_after
 
 
 def _without_lower_limit(original: Any) -> Any:
-    def limit_fraction(facts: Any) -> float:
-        return float(original(replace(facts, policy=replace(facts.policy, shortest_silence_seconds=0))))
+    def fraction(policy: Any, gap_seconds: Any) -> float:
+        return float(original(replace(policy, shortest_silence_seconds=0), gap_seconds))
 
-    return limit_fraction
+    return fraction
 
 
 def _one_window(original: Any) -> Any:
@@ -619,14 +619,14 @@ BY_UNIT_TESTS: tuple[Mutant, ...] = (
     _unit(
         "regular-reports-ignored",
         "a lost node is noticed after 8 seconds, although 3 would do",
-        "muster.lifecycle.facts.silence:_limit_fraction",
+        "muster.lifecycle.facts.patience:_fraction",
         _always(1.0),
         SILENCE,
     ),
     _unit(
         "no-lower-limit-of-silence",
         "a replica whose report comes a second late looks lost",
-        "muster.lifecycle.facts.silence:_limit_fraction",
+        "muster.lifecycle.facts.patience:_fraction",
         _without_lower_limit,
         SILENCE,
     ),

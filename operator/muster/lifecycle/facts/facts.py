@@ -14,6 +14,7 @@ from muster.api.problems import Problem
 from muster.api.spec import TrainingJobSpec
 from muster.api.status import Member, TrainingJobStatus
 from muster.lifecycle.facts.membership import assigned, latest_attempt, left_behind_of
+from muster.lifecycle.facts.patience import Patience, patience
 from muster.lifecycle.facts.times import milliseconds
 from muster.lifecycle.observed import Observed, ReplicaView
 from muster.lifecycle.policy import DEFAULT_POLICY, Policy
@@ -57,6 +58,11 @@ class Facts:
     def waits_for_quota(self) -> bool:
         """Whether the queue of the job does not let it run now."""
         return self.observed.quota is not None and not self.observed.quota.admitted
+
+    @cached_property
+    def patience(self) -> Patience:
+        """How long Muster waits for reports and steps in this pass."""
+        return patience(self.policy, self.observed.gap_seconds)
 
     @cached_property
     def strategy(self) -> Strategy:
