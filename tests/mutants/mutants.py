@@ -166,7 +166,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "budget-off-by-one",
         "one restart more than the user allowed",
         "transition.budget",
-        "_spent_before",
+        "_charged_before",
         lambda original: lambda *given, **named: original(*given, **named) - 1,
     ),
     _mutant(

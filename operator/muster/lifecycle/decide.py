@@ -37,7 +37,7 @@ from muster.lifecycle.facts.failure import Cause, cause_of_break
 from muster.lifecycle.facts.hang import cause_of_hang
 from muster.lifecycle.observed import Observed
 from muster.lifecycle.policy import DEFAULT_POLICY, Policy
-from muster.lifecycle.present.goodput import booked_until, with_goodput
+from muster.lifecycle.present.goodput import counted_until, with_goodput
 from muster.lifecycle.present.present import is_write_postponed, next_write_time, present
 from muster.lifecycle.recording.grace import with_grace_of_ended_attempts
 from muster.lifecycle.recording.members import has_succeeded
@@ -96,7 +96,7 @@ def next_state(status: TrainingJobStatus, facts: Facts) -> tuple[TrainingJobStat
     if isinstance(state, Ended):
         # A world that a deadline ends saves in its grace period. Its commit and its last step come after the end of the job.
         return with_late_last_step(with_progress(status, facts), facts), state
-    status = replacing.with_left_behind(status, facts)
+    status = replacing.with_orphaned(status, facts)
     facts = facts.in_world_of(status)
     status = with_reports(status, facts)
     for move in LIFE:
@@ -208,7 +208,7 @@ def _may_begin(status: TrainingJobStatus, facts: Facts) -> bool:
 
 
 def _begun(status: TrainingJobStatus, facts: Facts, _: bool) -> Moved:
-    return replacing.with_left_behind(attempts.with_next(status, facts), facts), None
+    return replacing.with_orphaned(attempts.with_next(status, facts), facts), None
 
 
 LIFE: tuple[Move[Any], ...] = (
@@ -233,7 +233,7 @@ def caught_up(job: TrainingJob, observed: Observed, now: datetime, *, message: s
     suspended at `now`, the time of the last event of the job. The time after that does not count as training time."""
     old = job.status
     facts = read(job, observed, now)
-    facts = replace(facts, now=max(now, booked_until(old, facts)))
+    facts = replace(facts, now=max(now, counted_until(old, facts)))
     status = attempts.with_end(with_progress(old, facts), facts, Reason.SUSPENDED, message=message)
     return with_goodput(old, with_late_last_step(status, facts), facts)
 

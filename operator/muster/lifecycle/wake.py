@@ -55,13 +55,13 @@ def _world_times(status: TrainingJobStatus, facts: Facts) -> list[datetime | Non
     awaited = acknowledging(status, facts)
     uids = {view.uid for view in awaited}
     leaving = (view for view in facts.older_than(status.attempt) if view.uid not in uids)
-    are_deleted = any(view.deleting for view in (*facts.replicas, *facts.left_behind))
+    are_deleted = any(view.deleting for view in (*facts.replicas, *facts.orphaned))
     must_look = are_deleted or any(not keeps_its_log(status, facts, view) for view in leaving)
     return [
         *(facts.retry_time(view) for view in facts.replicas_of(status.attempt) if has_failed_outside_the_world(view, facts)),
         silence_due(status, facts),
         acknowledge_due(status, facts) if awaited else None,
-        *(time for view in (*facts.everyone, *facts.left_behind) for time in times_of_leaving(view, facts)),
+        *(time for view in (*facts.everyone, *facts.orphaned) for time in times_of_leaving(view, facts)),
         *silence.times(status, facts),
         *replacing.wake_times(status, facts),
         facts.now + timedelta(seconds=facts.policy.look_seconds) if must_look else None,

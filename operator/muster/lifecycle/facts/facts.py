@@ -13,7 +13,7 @@ from muster.api.job import TrainingJob
 from muster.api.problems import Problem
 from muster.api.spec import TrainingJobSpec
 from muster.api.status import Member, TrainingJobStatus
-from muster.lifecycle.facts.membership import assigned, latest_attempt, left_behind_of
+from muster.lifecycle.facts.membership import assigned, latest_attempt, orphaned_of
 from muster.lifecycle.facts.patience import Patience, patience
 from muster.lifecycle.facts.times import milliseconds
 from muster.lifecycle.observed import Observed, ReplicaView
@@ -41,8 +41,8 @@ class Facts:
     """The replicas, each with the attempt that it belongs to."""
     standing_by: tuple[ReplicaView, ...] = ()
     """Replicas outside the world that wait for a later world to take them in."""
-    left_behind: tuple[ReplicaView, ...] = ()
-    """Replicas of older attempts that do not answer, and that no world waits for."""
+    orphaned: tuple[ReplicaView, ...] = ()
+    """Replicas of older attempts that do not answer, and that no world waits for (`status.leftBehind`)."""
     basis: tuple[object, ...] = ()
     """The parts of the status that these three depend on."""
 
@@ -187,8 +187,8 @@ class Facts:
             return self
         latest = latest_attempt(self.job, self.now)
         replicas, standing_by = assigned(self.observed, status, self.strategy.roles, latest=latest)
-        left_behind = left_behind_of(self.observed, status, self.strategy.roles)
-        return replace(self, replicas=replicas, standing_by=standing_by, left_behind=left_behind, basis=basis)
+        orphaned = orphaned_of(self.observed, status, self.strategy.roles)
+        return replace(self, replicas=replicas, standing_by=standing_by, orphaned=orphaned, basis=basis)
 
 
 def _grouped(views: Iterable[ReplicaView]) -> dict[int, tuple[ReplicaView, ...]]:

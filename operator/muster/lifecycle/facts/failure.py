@@ -98,7 +98,7 @@ def corrected_cause(record: AttemptRecord, facts: Facts) -> Cause:
 
     A replica that has moved on to a later attempt still reports how it ended in this attempt.
     """
-    views = [view for view in (*facts.replicas, *facts.left_behind) if facts.strategy.is_in_world(view.role)]
+    views = [view for view in (*facts.replicas, *facts.orphaned) if facts.strategy.is_in_world(view.role)]
     ends = ((_cause_in(view, record.attempt), view) for view in views)
     observed = (_since_last_report(cause, view, facts) for cause, view in ends if cause)
     causes = [_recorded(record), *observed, *_on_silent_nodes(record.attempt, facts)]
@@ -177,8 +177,8 @@ def _recorded(record: AttemptRecord) -> Cause:
 
 def _on_silent_nodes(attempt: int, facts: Facts) -> list[Cause]:
     """The causes of replicas on nodes that do not answer: silent supervisors, and replicas that exist long after their grace period."""
-    left_behind = (view for view in facts.left_behind if view.attempt == attempt and facts.strategy.is_in_world(view.role))
-    views = [view for view in (*facts.trainers(attempt), *left_behind) if not view.over]
+    orphaned = (view for view in facts.orphaned if view.attempt == attempt and facts.strategy.is_in_world(view.role))
+    views = [view for view in (*facts.trainers(attempt), *orphaned) if not view.over]
     silent = [view for view in views if facts.replaces_at_once and is_silent_after_the_end(view, facts)]
     are_silent = {view.uid for view in silent}  # to compare whole views would take quadratic time
     late = facts.now - timedelta(seconds=facts.policy.overdue_seconds)

@@ -47,7 +47,7 @@ def exit_until(status: TrainingJobStatus) -> datetime | None:
 
 def holds_resources(view: ReplicaView, facts: Facts) -> bool:
     closed = closed_at(view)
-    return not view.phase.ended or view.lingers or (closed is not None and facts.now >= closed)
+    return not view.phase.ended or view.side_car_runs or (closed is not None and facts.now >= closed)
 
 
 def closed_at(view: ReplicaView) -> datetime | None:

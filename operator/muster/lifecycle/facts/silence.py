@@ -50,7 +50,7 @@ def lost_replicas(status: TrainingJobStatus, facts: Facts) -> list[ReplicaView]:
     if not facts.replaces_at_once or world is None or world.first_step_time is None:
         return []
     members = {member.replica for member in world.members}
-    views = [view for view, _ in facts.reports(status.attempt) if view.replica in members and view.is_active and not view.spent]
+    views = [view for view, _ in facts.reports(status.attempt) if view.replica in members and view.is_active and not view.has_reported_end]
     silent = [view for view in views if is_silent(view, facts)]
     if not silent:
         return []

@@ -45,7 +45,7 @@ def _phase(status: TrainingJobStatus, state: State, facts: Facts) -> Phase:
 
 def _is_empty(facts: Facts) -> bool:
     """Whether the job's replicas are provably gone."""
-    return facts.live and not facts.everyone and not facts.left_behind
+    return facts.live and not facts.everyone and not facts.orphaned
 
 
 def with_counts(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
@@ -84,7 +84,7 @@ def _role(status: TrainingJobStatus, facts: Facts, role: RoleName) -> RoleStatus
     return RoleStatus(
         name=role,
         desired=len(facts.desired.of(role)) if facts.spec.elastic else len(members),
-        ready=sum(view.phase is ReplicaPhase.RUNNING and not view.spent and view.deleting is None for view in views),
+        ready=sum(view.phase is ReplicaPhase.RUNNING and not view.has_reported_end and view.deleting is None for view in views),
         succeeded=sum(member.succeeded for member in members),
         failed=sum(has_failed_by_itself(view, stopped=not is_open(status)) for view in views),
     )

@@ -33,7 +33,7 @@ def after_the_end(status: TrainingJobStatus, facts: Facts) -> tuple[Action, ...]
 def forced_deletions(facts: Facts) -> tuple[Action, ...]:
     """Removes by force the pods that are empty, or that should have ended long ago. Ends side-cars that have outlived the trainer
     container."""
-    views = (*facts.everyone, *facts.left_behind)
+    views = (*facts.everyone, *facts.orphaned)
     stuck = (view for view in views if (time := removed_by_force_at(view, facts)) and facts.now >= time)
     return (*(DeleteReplica(name=view.name, uid=view.uid, grace_seconds=0) for view in stuck), *shortening(views, facts.now))
 
@@ -41,7 +41,7 @@ def forced_deletions(facts: Facts) -> tuple[Action, ...]:
 def wake_times(status: TrainingJobStatus, facts: Facts) -> list[datetime | None]:
     """When to look again at a job that has ended."""
     waits = any(holds_resources(view, facts) for view in facts.replicas)
-    forced = (removed_by_force_at(view, facts) for view in (*facts.replicas, *facts.left_behind))
+    forced = (removed_by_force_at(view, facts) for view in (*facts.replicas, *facts.orphaned))
     closed = (closed_at(view) for view in facts.replicas)
     return [expiry_time(status, facts), exit_until(status) if waits else None, *forced, *closed]
 
@@ -61,5 +61,5 @@ def _is_cleaned_up(status: TrainingJobStatus, facts: Facts, view: ReplicaView) -
         case CleanPodPolicy.NONE:
             return False
     until = exit_until(status)
-    exits_by_itself = view.spent and until is not None and facts.now < until
+    exits_by_itself = view.has_reported_end and until is not None and facts.now < until
     return holds_resources(view, facts) and not exits_by_itself

@@ -12,7 +12,7 @@ from muster.api.spec import RoleName
 from muster.api.status import Reason, TrainingJobStatus
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.failure import cause_of_end
-from muster.lifecycle.facts.membership import has_current_form
+from muster.lifecycle.facts.membership import has_current_template
 from muster.lifecycle.facts.silence import is_silent_after_the_end
 from muster.lifecycle.observed import Replica, ReplicaView
 from muster.lifecycle.state import newest
@@ -33,7 +33,7 @@ def reused_pods(status: TrainingJobStatus, facts: Facts) -> dict[Replica, str]:
     views = (view for view in facts.everyone if view.can_continue or _may_continue_unreported(status, facts, view))
     if facts.replaces_at_once:
         views = (view for view in views if not is_silent_after_the_end(view, facts))
-    return {view.replica: view.uid for view in views if view.node not in avoided_nodes and has_current_form(facts.observed, view)}
+    return {view.replica: view.uid for view in views if view.node not in avoided_nodes and has_current_template(facts.observed, view)}
 
 
 def unaffected_members(status: TrainingJobStatus, facts: Facts) -> dict[Replica, int]:
@@ -74,7 +74,7 @@ def training_continues(status: TrainingJobStatus, facts: Facts) -> bool:
 
 
 def _is_well(view: ReplicaView) -> bool:
-    return view.can_continue and not view.spent
+    return view.can_continue and not view.has_reported_end
 
 
 def _suspects(attempt: int, facts: Facts) -> frozenset[RoleName]:

@@ -33,7 +33,7 @@ def actions(status: TrainingJobStatus, state: State, facts: Facts) -> Actions:
 
 def keeps_its_log(status: TrainingJobStatus, facts: Facts, view: ReplicaView) -> bool:
     """Whether the pod of a failed attempt stays for its log. It stays during the back-off, because the next attempt uses its name again."""
-    return is_backing_off(status, facts.now) and view.phase.ended and not view.lingers
+    return is_backing_off(status, facts.now) and view.phase.ended and not view.side_car_runs
 
 
 def has_failed_outside_the_world(view: ReplicaView, facts: Facts) -> bool:
