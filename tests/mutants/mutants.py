@@ -704,7 +704,7 @@ BY_UNIT_TESTS: tuple[Mutant, ...] = (
     _unit(
         "spare-not-awaited",
         "a world is taken for complete before its spare has joined it",
-        "muster.lifecycle.transition.spares:member_of",
+        "muster.lifecycle.transition.spares:_member_of",
         lambda original: lambda spare: replace(original(spare), awaited=False),
         "lifecycle/test_spares",
     ),
