@@ -62,11 +62,15 @@ class ExitCode(IntEnum):
 
 
 INPUT_NOT_FOUND, INPUT_FORBIDDEN, INPUT_DISK_FULL = "InputNotFound", "InputForbidden", "InputDiskFull"
+STORAGE_FULL, STORAGE_READ_ONLY, STORAGE_FORBIDDEN = "StorageFull", "StorageReadOnly", "StorageForbidden"
+LOSS_NOT_FINITE = "LossNotFinite"
 FINER_REASONS = {
+    ExitCode.USER_ERROR: frozenset({LOSS_NOT_FINITE}),
+    ExitCode.STORAGE_UNAVAILABLE: frozenset({STORAGE_FULL, STORAGE_READ_ONLY, STORAGE_FORBIDDEN}),
     ExitCode.INPUT_REFUSED: frozenset({INPUT_NOT_FOUND, INPUT_FORBIDDEN}),
     ExitCode.INPUT_UNAVAILABLE: frozenset({INPUT_DISK_FULL}),
 }
-"""Reasons in last words that say more than the code."""
+"""Reasons that say more than the code. A reader that does not know a reason uses that of the code."""
 
 
 def signal_name(number: int) -> str:
@@ -75,6 +79,11 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def finer_reason(code: int, reason: str | None) -> str | None:
+    """The reason, if it says more than this code. None if it does not, or if this version does not know it."""
+    return reason if code in set(ExitCode) and reason in FINER_REASONS.get(ExitCode(code), ()) else None
 
 
 def reason_of(code: int) -> str:

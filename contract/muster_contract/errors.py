@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from muster_contract.codes import INPUT_DISK_FULL, INPUT_FORBIDDEN, INPUT_NOT_FOUND, ExitCode
+from muster_contract.codes import (
+    INPUT_DISK_FULL,
+    INPUT_FORBIDDEN,
+    INPUT_NOT_FOUND,
+    LOSS_NOT_FINITE,
+    STORAGE_FORBIDDEN,
+    STORAGE_FULL,
+    STORAGE_READ_ONLY,
+    ExitCode,
+)
 
 
 class TrainerError(Exception):
@@ -21,6 +30,12 @@ class UserError(TrainerError):
     """The training code failed by itself."""
 
     code = ExitCode.USER_ERROR
+
+
+class LossNotFinite(UserError):  # noqa: N818
+    """The loss of a step is NaN or infinite."""
+
+    finer_reason = LOSS_NOT_FINITE
 
 
 class BadConfiguration(TrainerError):  # noqa: N818 (the contract's name for it)
@@ -49,6 +64,24 @@ class StorageUnavailable(TrainerError):  # noqa: N818
     """The checkpoint storage is full or cannot be reached."""
 
     code = ExitCode.STORAGE_UNAVAILABLE
+
+
+class StorageFull(StorageUnavailable):
+    """The checkpoint storage has no room, or the quota is used up."""
+
+    finer_reason = STORAGE_FULL
+
+
+class StorageReadOnly(StorageUnavailable):
+    """The file system of the checkpoint storage is read-only."""
+
+    finer_reason = STORAGE_READ_ONLY
+
+
+class StorageForbidden(StorageUnavailable):
+    """The processes may not write to the checkpoint storage."""
+
+    finer_reason = STORAGE_FORBIDDEN
 
 
 class InputUnavailable(TrainerError):  # noqa: N818
@@ -81,6 +114,7 @@ class InputForbidden(InputRefused):
     finer_reason = INPUT_FORBIDDEN
 
 
-def error_of(code: int, message: str) -> TrainerError:
-    """The error with this code, which another rank has reported."""
-    return next((kind for kind in TrainerError.__subclasses__() if kind.code == code), UserError)(message)
+def error_of(code: int, message: str, reason: str = "") -> TrainerError:
+    """The error with this code, which another rank has reported. `reason` may say more than the code."""
+    kind = next((kind for kind in TrainerError.__subclasses__() if kind.code == code), UserError)
+    return next((finer for finer in kind.__subclasses__() if reason and finer.finer_reason == reason), kind)(message)

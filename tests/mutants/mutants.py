@@ -10,13 +10,13 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-import muster.lifecycle.decide  # noqa: F401  all of the core must be imported before functions are replaced
 from muster.api.spec import CleanPodPolicy
 from muster.api.status import FailureClass, Phase, Reason
 from muster.kubernetes.backoff import Delays
+from muster.lifecycle import decide  # all of the core must be imported before functions are replaced
 from muster.lifecycle.state import Ended, record_of
 from muster.lifecycle.transition import budget, elastic, in_place
 from muster_contract.errors import PeerLost
@@ -69,6 +69,12 @@ class Mutant:
         for holder in [owner, *modules]:
             for key in [key for key, value in vars(holder).items() if value is original]:
                 setattr(holder, key, wrong)
+        decide.LIFE = tuple(_with_part(move, original, wrong) for move in decide.LIFE)
+
+
+def _with_part(move: decide.Move[Any], original: Any, wrong: Any) -> decide.Move[Any]:
+    """The move with the wrong function wherever it has the original."""
+    return replace(move, **{part.name: wrong for part in fields(move) if getattr(move, part.name) is original})
 
 
 def _mutant(name: str, breaks: str, module: str, function: str, wrong: Callable[[Any], Any]) -> Mutant:
@@ -160,7 +166,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "budget-off-by-one",
         "one restart more than the user allowed",
         "transition.budget",
-        "_spent_before",
+        "_charged_before",
         lambda original: lambda *given, **named: original(*given, **named) - 1,
     ),
     _mutant(
@@ -175,7 +181,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a replica that has ended is taken for one that trains on",
         "transition.in_place",
         "_is_well",
-        lambda original: in_place.can_continue,
+        lambda original: lambda view: view.can_continue,
     ),
     _mutant(
         "unaffected-and-removed",
@@ -204,15 +210,15 @@ MUTANTS: tuple[Mutant, ...] = (
         "a caller that has just started restarts every healthy job",
         (
             Patch("facts.failure", "_lost_members", lambda original: lambda status, facts: facts.missing_members(status)),
-            Patch("transition.transition", "must_look_live", _unsure_without_missing_members),
+            Patch("decide", "must_look_live", _unsure_without_missing_members),
         ),
     ),
     _mutant(
         "silence-taken-for-training",
         "a program that reported nothing is shown as one that trained",
-        "transition.transition",
+        "decide",
         "_completed",
-        _always(Ended(Reason.COMPLETED, "completed")),
+        lambda original: lambda *given: (original(*given)[0], Ended(Reason.COMPLETED, "completed")),
     ),
     _mutant(
         "final-phase-left",
@@ -295,8 +301,8 @@ MUTANTS: tuple[Mutant, ...] = (
     _mutant(
         "side-cars-hold-on",
         "a pod whose side-car runs on keeps its devices after the job has ended",
-        "transition.clean_up",
-        "_holds_resources",
+        "facts.leaving",
+        "holds_resources",
         lambda original: lambda view: not view.phase.ended,
     ),
     _mutant(
@@ -336,9 +342,9 @@ MUTANTS: tuple[Mutant, ...] = (
     _mutant(
         "broken-device-kept",
         "a restart keeps the pod whose device is unhealthy, and fails again",
-        "transition.in_place",
-        "can_continue",
-        lambda original: lambda view: original(replace(view, unhealthy_devices=())),
+        "observed",
+        "ReplicaView.can_continue",
+        lambda original: property(lambda self: original.fget(replace(self, unhealthy_devices=()))),
     ),
     _mutant(
         "number-used-again",
@@ -352,7 +358,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "forgets-to-wake",
         "a job is held back for ever",
         (
-            Patch("decide", "_world_times", _always(())),
+            Patch("wake", "_world_times", _always(())),
             Patch("transition.elastic", "wake_time", _always(None)),
             Patch("transition.attempts", "settles_at", _always(None)),
         ),
@@ -388,14 +394,14 @@ MUTANTS: tuple[Mutant, ...] = (
     _unit(
         "silence-of-a-pod-overslept",
         "a pod that lacks a volume says so only after an event that has nothing to do with it",
-        "muster.lifecycle.decide:silence_due",
+        "muster.lifecycle.wake:silence_due",
         _always(None),
         "lifecycle/test_status",
     ),
     _unit(
         "save-after-a-deadline-ignored",
         "the status of a job that a deadline has ended lacks its last commit",
-        "muster.lifecycle.transition.transition:with_progress",
+        "muster.lifecycle.decide:with_progress",
         lambda original: lambda status, facts: status,
         "lifecycle/test_deadline",
     ),
@@ -437,8 +443,8 @@ MUTANTS: tuple[Mutant, ...] = (
     _mutant(
         "side-cars-of-init-containers-stay",
         "a job that has ended holds its devices as long as a side-car ignores the kubelet",
-        "transition.clean_up",
-        "_closed_at",
+        "facts.leaving",
+        "closed_at",
         _always(None),
     ),
     _mutant(
@@ -497,18 +503,18 @@ def _split_gang(changed: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _any_report(original: Any) -> Any:
-    def silent_after(seconds: float, view: Any, facts: Any) -> Any:
+    def silent_after(limit: Any, view: Any, facts: Any) -> Any:
         report = None if view.report is None else replace(view.report, waiting=False)
-        return original(seconds, replace(view, report=report), facts)
+        return original(limit, replace(view, report=report), facts)
 
     return silent_after
 
 
 def _without_lower_limit(original: Any) -> Any:
-    def limit_fraction(facts: Any) -> float:
-        return float(original(replace(facts, policy=replace(facts.policy, shortest_silence_seconds=0))))
+    def fraction(policy: Any, gap_seconds: Any) -> float:
+        return float(original(replace(policy, shortest_silence_seconds=0), gap_seconds))
 
-    return limit_fraction
+    return fraction
 
 
 def _one_window(original: Any) -> Any:
@@ -613,14 +619,14 @@ BY_UNIT_TESTS: tuple[Mutant, ...] = (
     _unit(
         "regular-reports-ignored",
         "a lost node is noticed after 8 seconds, although 3 would do",
-        "muster.lifecycle.facts.silence:_limit_fraction",
+        "muster.lifecycle.facts.patience:_fraction",
         _always(1.0),
         SILENCE,
     ),
     _unit(
         "no-lower-limit-of-silence",
         "a replica whose report comes a second late looks lost",
-        "muster.lifecycle.facts.silence:_limit_fraction",
+        "muster.lifecycle.facts.patience:_fraction",
         _without_lower_limit,
         SILENCE,
     ),
@@ -684,8 +690,8 @@ BY_UNIT_TESTS: tuple[Mutant, ...] = (
     _unit(
         "unready-spare-taken",
         "the world waits for a spare that has yet to start",
-        "muster.lifecycle.transition.spares:is_ready",
-        lambda original: in_place.can_continue,
+        "muster.lifecycle.observed:ReplicaView.is_ready",
+        lambda original: property(lambda self: self.can_continue),
         "lifecycle/test_spares",
     ),
     _unit(
@@ -698,7 +704,7 @@ BY_UNIT_TESTS: tuple[Mutant, ...] = (
     _unit(
         "spare-not-awaited",
         "a world is taken for complete before its spare has joined it",
-        "muster.lifecycle.transition.spares:member_of",
+        "muster.lifecycle.transition.spares:_member_of",
         lambda original: lambda spare: replace(original(spare), awaited=False),
         "lifecycle/test_spares",
     ),

@@ -144,7 +144,7 @@ class HostileWorld:
     def _pass(self, *, live: bool) -> Decision:
         admitted = self.admission.admit(self.job)
         job = admitted.job
-        observed = Observed(tuple(self.views), live=live, form=admitted.form, expects_reports=True, gap_seconds=1.0)
+        observed = Observed(tuple(self.views), live=live, template_hash=admitted.form, expects_reports=True, gap_seconds=1.0)
         decision = decide(job, observed, self.now, problems=admitted.problems)
         status = decision.status
         list(events_between(job.status, status))

@@ -396,7 +396,7 @@ class World:
             reason=end.reason,
             oom_killed=end.oom,
             empty=int(pod.view.uid.removeprefix("uid-")) % 3 == 0,
-            lingers=int(pod.view.uid.removeprefix("uid-")) % 6 == 1,  # with a side-car that runs on
+            side_car_runs=int(pod.view.uid.removeprefix("uid-")) % 6 == 1,  # with a side-car that runs on
             closing=int(pod.view.uid.removeprefix("uid-")) % 6 == 4,  # with one among the init containers that ignores the kubelet
             disruption=end.disruption or pod.view.disruption,
         )
@@ -659,7 +659,7 @@ class World:
         elif pod.view.deleting is None:
             self._change(action.name, deleting=self.now, due=self.now + min(GRACE, self._grace_of(action)))
         elif pod.view.due:
-            allowed = seen_as.deleting is None or (seen_as.phase.ended and (seen_as.lingers or seen_as.closing))
+            allowed = seen_as.deleting is None or (seen_as.phase.ended and (seen_as.side_car_runs or seen_as.closing))
             check(allowed, "grace", f"the grace period of {action.name} gets shorter, and its trainer may save")
             self._change(action.name, due=min(pod.view.due, pod.view.deleting + self._grace_of(action)))
 
@@ -670,7 +670,7 @@ class World:
     def _must_be_kept(self, replicas: tuple[ReplicaView, ...], standing_by: tuple[ReplicaView, ...], *, decided: TrainingJobStatus) -> bool:
         """Whether the pod's log is to stay: by the policy, after the job's end; in a back-off, where nothing else needs the name."""
         policy = self.job.spec.clean_pod_policy
-        ended = any(view.phase.ended and not view.lingers for view in (*replicas, *standing_by))
+        ended = any(view.phase.ended and not view.side_car_runs for view in (*replicas, *standing_by))
         if decided.phase.final:
             outstays = any(view.closing and view.finished and self.now >= view.finished + SIDE_CARS for view in (*replicas, *standing_by))
             return policy == "None" or (policy == "Running" and ended and not outstays)

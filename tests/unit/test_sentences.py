@@ -116,7 +116,7 @@ def spent_budget() -> str:
 
 def still_running() -> str:
     story = running_story(2, cleanPodPolicy="None")
-    views = [replica(f"worker-{index}", phase="Succeeded", finished=at(50), exit_code=0, lingers=index == 1) for index in range(2)]
+    views = [replica(f"worker-{index}", phase="Succeeded", finished=at(50), exit_code=0, side_car_runs=index == 1) for index in range(2)]
     story.see(*views, seconds=50)
     story.see(*views, seconds=80)
     return story.status.message
@@ -288,7 +288,7 @@ SENTENCES: Mapping[Callable[[], str], str] = {
     late_start: "not all replicas ran within 100 s: worker-1 (1 of 2 run): ImagePullBackOff: no such image",
     not_valid: "the job is not valid, so nothing is started: spec.batch.globalSize: write at least 1",
     spent_budget: (
-        "the budget of 0 restarts after failures of class Application is spent; worker-0: the container ran out of memory: raise "
+        "the budget of 0 restarts after failures of class Application is used up; worker-0: the container ran out of memory: raise "
         "resources.limits.memory of its container in spec.roles.worker.template (rank 0: ended by signal 9 (SIGKILL))"
     ),
     still_running: "completed; still running, and holding resources, because cleanPodPolicy is None: worker-1",

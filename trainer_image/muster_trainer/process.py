@@ -151,7 +151,7 @@ def _failed(events: Events, error: TrainerError, *, cause: BaseException | None 
     elif isinstance(error, UserError):
         events.complain_of(cause)
     message = " ".join(str(error).split())[:2000]
-    events.error(error.code, message)
+    events.error(error.code, message, reason=error.reason)
     events.complain(f"{error.reason}: {message}")
     return error.code
 

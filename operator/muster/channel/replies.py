@@ -13,10 +13,10 @@ from typing import Any
 from muster.api.job import TrainingJob
 from muster.api.status import Phase, Reason
 from muster.api.unchecked import items, mapping, mappings
+from muster.lifecycle.facts.acknowledging import grace_seconds
 from muster.lifecycle.facts.membership import attempt_of
 from muster.lifecycle.state import has_failed_without_successor, newest_ended
 from muster.lifecycle.transition.fence import member_to_start
-from muster.lifecycle.transition.in_place import grace_seconds
 from muster.render.manifests import render_world, world_plan
 from muster.strategies.base import Addresses
 from muster_contract.reports import MAX_SNAPSHOT_SERVERS, Reply, Report, SnapshotServer, SnapshotSource

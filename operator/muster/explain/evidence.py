@@ -256,13 +256,20 @@ def _of_end(job: Object) -> Iterator[Evidence]:
     failed = condition_of(job, "Failed")
     if failed.get("status") != "True":
         return
-    message = str(failed.get("message") or "")
-    for each in status_of(job).get("awaited") or ():
+    reason, message = str(failed.get("reason") or ""), str(failed.get("message") or "")
+    awaited = status_of(job).get("awaited") or ()
+    for each in awaited:
         source = _AWAITED.get(str(each.get("kind")), Source.STARTING)
-        evidence = Evidence(source, str(each.get("reason") or ""), str(each.get("message") or ""), str(each.get("replica") or ""))
-        yield evidence
-        message = message.partition(f": {evidence.text}")[0].partition(f": {evidence.message}")[0] if evidence.message else message
-    yield Evidence(Source.END, str(failed.get("reason") or ""), _without_last_error(job, message))
+        yield Evidence(source, str(each.get("reason") or ""), str(each.get("message") or ""), str(each.get("replica") or ""))
+    if awaited and reason == Reason.STARTUP_DEADLINE:
+        message = _late_start(job, awaited)  # what the pods waited for is evidence of its own
+    yield Evidence(Source.END, reason, _without_last_error(job, message))
+
+
+def _late_start(job: Object, awaited: Iterable[dict[str, Any]]) -> str:
+    seconds = job["spec"].get("startupDeadlineSeconds")
+    names = ", ".join(str(each["replica"]) for each in awaited if each.get("replica"))
+    return f"not all replicas ran{f' within {seconds} s' if seconds else ''}{f': {names}' if names else ''}"
 
 
 def _without_last_error(job: Object, message: str) -> str:

@@ -73,7 +73,7 @@ STORAGE: tuple[Cause, ...] = rows(
     (
         "StorageCredentials",
         r"(?:NoCredentials|Unable to locate credentials|InvalidAccessKeyId|SignatureDoesNotMatch|AccessDenied|ExpiredToken|InvalidToken"
-        r"|\b403\b|Forbidden)",
+        r"|\b403\b|(?<!Storage)Forbidden)",
         "the object storage refuses the credentials: {message}",
         "correct the Secret in checkpoint.storage.secretRef (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY), and what its user may do",
     ),
@@ -85,20 +85,20 @@ STORAGE: tuple[Cause, ...] = rows(
     ),
     (
         "StorageFull",
-        r"No space left on device|no space is left|quota is used up|Disk quota exceeded|ENOSPC|QuotaExceeded|XMinioStorageFull|Errno 28"
+        r"^StorageFull|No space left on device|Disk quota exceeded|ENOSPC|QuotaExceeded|XMinioStorageFull|Errno 28"
         r"|storage.{0,200}\bfull\b",
         "the disk or the storage is full: {message}",
         "free space or enlarge the volume; checkpoint.keep is the number of checkpoints that are kept",
     ),
     (
         "StorageReadOnly",
-        r"Read-only file system|file system is read-only|Errno 30",
+        r"^StorageReadOnly|Read-only file system|Errno 30",
         "the volume is read-only: {message}",
         "mount it for writing: see its access mode, and readOnly in roles.*.template",
     ),
     (
         "StorageForbidden",
-        r"^StorageUnavailable: .*[Pp]ermission (?:is )?denied",
+        r"^StorageForbidden|^StorageUnavailable: .*[Pp]ermission denied",
         "the processes may not write to the storage: {message}",
         "set fsGroup or runAsUser in roles.*.template to the owner of the volume's files",
     ),
@@ -194,7 +194,6 @@ PROGRAM: tuple[Cause, ...] = rows(
     ),
     (
         "LossNotFinite",
-        r"loss (?:is|was|became) (?:NaN|not finite|inf)|LossNotFinite",
         "the loss is not a finite number: {message}",
         "lower the learning rate, clip gradients, or look at the samples; trainer.config.nanLoss lets the training go on",
     ),

@@ -240,13 +240,13 @@ def _silence(snapshot: Snapshot) -> Iterator[Evidence]:
         yield _state("ReportsStopped", _duration(silent))
 
 
-def _time_spent(snapshot: Snapshot) -> Iterator[Evidence]:
-    spent = status_of(snapshot.job).get("goodput") or {}
-    total = sum(float(value) for name, value in spent.items() if name.endswith("Seconds") and name != "suspendedSeconds")
+def _time_lost(snapshot: Snapshot) -> Iterator[Evidence]:
+    goodput = status_of(snapshot.job).get("goodput") or {}
+    total = sum(float(value) for name, value in goodput.items() if name.endswith("Seconds") and name != "suspendedSeconds")
     if total < 60:
         return
-    saves = float(spent.get("checkpointSeconds") or 0) / total
-    restarts = (float(spent.get("recoveringSeconds") or 0) + float(spent.get("redoneSeconds") or 0)) / total
+    saves = float(goodput.get("checkpointSeconds") or 0) / total
+    restarts = (float(goodput.get("recoveringSeconds") or 0) + float(goodput.get("redoneSeconds") or 0)) / total
     if saves > SHARE:
         yield _state("SavesBlock", f"{saves:.0%}")
     if restarts > SHARE:
@@ -352,7 +352,7 @@ _STATES: tuple[Callable[[Snapshot], Iterator[Evidence]], ...] = (
     _stuck,
     _nodes,
     _silence,
-    _time_spent,
+    _time_lost,
     _workers,
     _queue,
     _phase,

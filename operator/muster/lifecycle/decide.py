@@ -1,33 +1,56 @@
-"""Decides about a job in three stages: facts, transition, presentation. Also decides when to look at the job again."""
+"""The life of a job. `decide` makes one pass over a job, and `LIFE` has the moves between its states.
+
+A job is in one of five states, which `state_of` reads from its status (`state.py`):
+
+    Settled      no attempt is open; so is a new job
+    Open         an attempt starts or runs
+    Provisional  the newest attempt has failed, and later reports may still correct the cause
+    Suspended    no attempt is open, because the user or the queue does not let the job run
+    Ended        the job has succeeded or failed
+
+A pass has these stages:
+
+    1. facts       what is true now: the attempt of each pod, how replicas ended, what their supervisors report
+    2. recording   writes down in the status what must outlive the pods: steps, commits, slow ranks
+    3. LIFE        moves the job to its next state
+    4. transition  `transition/pods.py` gives the pods to create and to delete in that state
+    5. present     derives what users read: phase, conditions, counts, message
+    6. wake        says when to make the next pass if nothing happens before
+
+The package `transition` has a module for each subject, such as the budget or the deadlines.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from datetime import datetime, timedelta
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Generic, Protocol, TypeVar
 
 from muster.api.constants import ORPHAN_FINALIZER
 from muster.api.job import TrainingJob
 from muster.api.problems import Problem
-from muster.api.status import Reason, TrainingJobStatus
+from muster.api.status import AttemptRecord, Reason, TrainingJobStatus
 from muster.lifecycle.actions import Action, Decision, LookLive, deletion, shortening
-from muster.lifecycle.facts import devices, silence
 from muster.lifecycle.facts.facts import Facts, read
+from muster.lifecycle.facts.failure import Cause, cause_of_break
+from muster.lifecycle.facts.hang import cause_of_hang
 from muster.lifecycle.observed import Observed
 from muster.lifecycle.policy import DEFAULT_POLICY, Policy
-from muster.lifecycle.present.goodput import booked_until, with_goodput
+from muster.lifecycle.present.goodput import counted_until, with_goodput
 from muster.lifecycle.present.present import is_write_postponed, next_write_time, present
-from muster.lifecycle.recording.inputs import due_write
+from muster.lifecycle.recording.grace import with_grace_of_ended_attempts
+from muster.lifecycle.recording.members import has_succeeded
 from muster.lifecycle.recording.progress import with_progress
-from muster.lifecycle.recording.recording import with_late_last_step
-from muster.lifecycle.state import Ended, State
-from muster.lifecycle.transition import attempts, clean_up, deadline, elastic, nodes, replacing, requeueing
-from muster.lifecycle.transition.attempts import with_end
-from muster.lifecycle.transition.fence import acknowledge_due, acknowledging
-from muster.lifecycle.transition.pods import has_failed_outside_the_world, keeps_its_log, silence_due
-from muster.lifecycle.transition.transition import must_look_live, transition
+from muster.lifecycle.recording.recording import with_late_last_step, with_reports
+from muster.lifecycle.state import Ended, Open, Provisional, Settled, State, Suspended, Verdict, is_backing_off, state_of
+from muster.lifecycle.transition import attempts, budget, deadline, elastic, nodes, replacing, requeueing
+from muster.lifecycle.transition.pods import actions
+from muster.lifecycle.wake import wake_time
 
-_AT_ONCE = timedelta(milliseconds=1)
+Found = TypeVar("Found")
+Moved = tuple[TrainingJobStatus, Ended | None]
+"""A status, and the end of the job if it has ended."""
 
 
 def decide(
@@ -47,15 +70,162 @@ def decide(
     facts = read(job, observed, now, problems=problems, policy=policy)
     if must_look_live(old, facts):
         return Decision(old, (LookLive(),))
-    step = transition(old, facts)
-    facts = step.facts
-    status = present(step.status, step.state, facts)
+    status, state = next_state(old, facts)
+    facts = facts.in_world_of(status)  # a new world may have taken replicas over
+    to_do = actions(status, state, facts)
+    status = present(status, state, facts)
     # The replicas of an ended job report for a short time only, so nothing is postponed.
-    postponed = not isinstance(step.state, Ended) and is_write_postponed(old, status, facts)
-    wake = _wake_time(status, step.state, facts, next_write=next_write_time(facts) if postponed else None)
-    if _begins_acknowledged(old, status, facts):
-        wake = now + _AT_ONCE
-    return Decision(old if postponed else with_goodput(old, status, facts), step.actions, wake)
+    postponed = not isinstance(state, Ended) and is_write_postponed(old, status, facts)
+    wake = wake_time(old, status, state, facts=facts, next_write=next_write_time(facts) if postponed else None)
+    return Decision(old if postponed else with_goodput(old, status, facts), to_do, wake)
+
+
+def must_look_live(status: TrainingJobStatus, facts: Facts) -> bool:
+    """Whether a cached observation contradicts the status. Only a live observation can show whether the replicas have really changed."""
+    state = _state(status, facts)
+    if facts.live or isinstance(state, Ended):
+        return False
+    if facts.attempt_ahead(status) is not None or elastic.due_resize(status, facts) or requeueing.due(status, facts):
+        return True
+    return isinstance(state, Open) and bool(facts.missing_members(status))
+
+
+def next_state(status: TrainingJobStatus, facts: Facts) -> tuple[TrainingJobStatus, State]:
+    """Records what the replicas show, then makes each move of `LIFE` that is due, in their order."""
+    status, state = replacing.without_deleted(status, facts), _state(status, facts)
+    if isinstance(state, Ended):
+        # A world that a deadline ends saves in its grace period. Its commit and its last step come after the end of the job.
+        return with_late_last_step(with_progress(status, facts), facts), state
+    status = replacing.with_orphaned(status, facts)
+    facts = facts.in_world_of(status)
+    status = with_reports(status, facts)
+    for move in LIFE:
+        found = move.condition(status, facts) if isinstance(_state(status, facts), move.sources) else None
+        status, ended = move.end(status, facts, found) if found else (status, None)
+        if ended is not None:
+            return replace(status, completion_time=facts.stamp, next_attempt_time=None), ended
+    status = with_grace_of_ended_attempts(status, facts)
+    status = replace(status, avoided_nodes=nodes.avoided(status, facts))
+    return status, _state(status, facts)
+
+
+@dataclass(frozen=True)
+class Move(Generic[Found]):
+    """A move of a job from one state to another."""
+
+    sources: tuple[type[State], ...]
+    when: str
+    """The condition, in words."""
+    condition: Callable[[TrainingJobStatus, Facts], Found | None]
+    """What shows that the move is due; None or False if it is not."""
+    end: Callable[[TrainingJobStatus, Facts, Found], Moved]
+    """Makes the move."""
+    target: type[State]
+
+
+class _Evidence(Protocol):
+    @property
+    def message(self) -> str: ...
+
+
+def _completed(status: TrainingJobStatus, facts: Facts, _: bool) -> Moved:
+    """Ends a job that has succeeded. If the program reported nothing, only its exit code is known."""
+    status = attempts.with_end(status, facts, Reason.COMPLETED)
+    if facts.counts_steps(status) or status.progress is not None or status.checkpoint is not None:
+        return status, Ended(Reason.COMPLETED, "completed")
+    message = "the program ended with exit code 0, and reported no step and no checkpoint"
+    return status, Ended(Reason.COMPLETED_WITHOUT_REPORT, message)
+
+
+def _unsettled(status: TrainingJobStatus, facts: Facts) -> AttemptRecord | None:
+    """The failure that is still provisional."""
+    return _state(status, facts).provisional
+
+
+def _reviewed(status: TrainingJobStatus, facts: Facts, record: AttemptRecord) -> Moved:
+    """Corrects a provisional failure, and settles it if its cause is final. Then the job fails if the failure is over a limit."""
+    status = attempts.with_correction(status, facts, record)
+    before = facts.job.status.world
+    if before is not None and before.ready_time is None and status.world is not None and is_backing_off(status, facts.now):
+        # The report that completes the world also has the cause of the failure before, and that cause needs a back-off.
+        status = replace(status, world=replace(status.world, ready_time=None))
+    return _given_up(status, facts, attempts.verdict(status, facts, attempt=record.attempt))
+
+
+def _given_up(status: TrainingJobStatus, facts: Facts, verdict: Verdict | None) -> Moved:
+    """Ends the job with this verdict, if there is one."""
+    if verdict is None:
+        return status, None
+    status = with_grace_of_ended_attempts(status, facts)
+    if verdict.reason is Reason.STARTUP_DEADLINE:
+        status = deadline.with_awaited(status, facts)
+    return attempts.with_given_up(status, facts, verdict), Ended(verdict.reason, verdict.message)
+
+
+def _is_suspended(_: TrainingJobStatus, facts: Facts) -> bool:
+    return facts.spec.suspend
+
+
+def _lost_quota(_: TrainingJobStatus, facts: Facts) -> _Evidence | None:
+    return facts.observed.quota if facts.waits_for_quota else None
+
+
+def _failure(status: TrainingJobStatus, facts: Facts) -> Cause | None:
+    return cause_of_break(status, facts) or cause_of_hang(status, facts)
+
+
+def _failed(status: TrainingJobStatus, facts: Facts, cause: Cause) -> Moved:
+    """Ends the open attempt with a failure. Later reports may correct its cause."""
+    status, ended = _earlier_failure_settled(attempts.with_failure(status, facts, cause), facts, _unsettled(status, facts))
+    record = None if ended else _unsettled(status, facts)
+    return _reviewed(status, facts, record) if record else (status, ended)
+
+
+def _stopped(reason: Reason) -> Callable[[TrainingJobStatus, Facts, _Evidence | bool], Moved]:
+    """Ends the open attempt for a reason that is no failure."""
+
+    def end(status: TrainingJobStatus, facts: Facts, found: _Evidence | bool) -> Moved:
+        message = "" if isinstance(found, bool) else found.message
+        return _earlier_failure_settled(attempts.with_end(status, facts, reason, message=message), facts, _unsettled(status, facts))
+
+    return end
+
+
+def _earlier_failure_settled(status: TrainingJobStatus, facts: Facts, earlier: AttemptRecord | None) -> Moved:
+    """The end of an attempt makes the failure before it final, if that was still provisional."""
+    if earlier is None:
+        return status, None
+    status = attempts.with_settled(status, earlier.attempt)
+    return _given_up(status, facts, attempts.verdict(status, facts, attempt=earlier.attempt))
+
+
+def _may_begin(status: TrainingJobStatus, facts: Facts) -> bool:
+    """An attempt may also begin while a failure is provisional, unless the job would fail permanently for that failure."""
+    if facts.spec.suspend or facts.problems or facts.waits_for_quota:
+        return False
+    record = _unsettled(status, facts)
+    return record is None or budget.verdict(status, facts, record) is None
+
+
+def _begun(status: TrainingJobStatus, facts: Facts, _: bool) -> Moved:
+    return replacing.with_orphaned(attempts.with_next(status, facts), facts), None
+
+
+LIFE: tuple[Move[Any], ...] = (
+    Move((Open,), "all replicas of the role that decides have succeeded", has_succeeded, _completed, Ended),
+    Move((Open, Provisional, Suspended), "a failure is over a limit, and no later report can change that", _unsettled, _reviewed, Ended),
+    Move((Open,), "the user suspends the job", _is_suspended, _stopped(Reason.SUSPENDED), Suspended),
+    Move((Open,), "the queue takes the quota back", _lost_quota, _stopped(Reason.EVICTED_BY_QUEUE), Suspended),
+    Move((Open,), "a replica fails, is lost or hangs", _failure, _failed, Provisional),
+    Move((Open,), "the spec asks for another world", elastic.is_outgrown, _stopped(Reason.SCALED), Settled),
+    Move((Open,), "a pod excludes a node that it could use again", replacing.is_misplaced, _stopped(Reason.RESCHEDULED), Settled),
+    Move((Open,), "only a part of the gang has nodes", requeueing.due, _stopped(Reason.GANG_REQUEUED), Settled),
+    Move((Open,), "an elastic world shrinks or grows", elastic.due_resize, _stopped(Reason.SCALED), Settled),
+    Move((Settled, Open, Provisional, Suspended), "a deadline has passed", deadline.verdict, _given_up, Ended),
+    Move((Settled, Provisional, Suspended), "nothing forbids the next attempt", _may_begin, _begun, Open),
+)
+"""The moves of a job, in the order in which a pass tests them. An attempt ends before another begins. A failure is settled before it fails
+the job for good."""
 
 
 def caught_up(job: TrainingJob, observed: Observed, now: datetime, *, message: str) -> TrainingJobStatus:
@@ -63,8 +233,8 @@ def caught_up(job: TrainingJob, observed: Observed, now: datetime, *, message: s
     suspended at `now`, the time of the last event of the job. The time after that does not count as training time."""
     old = job.status
     facts = read(job, observed, now)
-    facts = replace(facts, now=max(now, booked_until(old, facts)))
-    status = with_end(with_progress(old, facts), facts, Reason.SUSPENDED, message=message)
+    facts = replace(facts, now=max(now, counted_until(old, facts)))
+    status = attempts.with_end(with_progress(old, facts), facts, Reason.SUSPENDED, message=message)
     return with_goodput(old, with_late_last_step(status, facts), facts)
 
 
@@ -79,48 +249,5 @@ def _of_deleted_job(job: TrainingJob, observed: Observed, now: datetime) -> tupl
     return (*(action for view in observed.replicas for action in deletion(view)), *shortening(observed.replicas, now))
 
 
-def _wake_time(status: TrainingJobStatus, state: State, facts: Facts, *, next_write: datetime | None) -> datetime | None:
-    """The earliest time at which a decision changes without an event. `next_write` is when postponed figures may be written."""
-    if isinstance(state, Ended):
-        times = clean_up.wake_times(status, facts)
-    else:
-        times = [
-            *_world_times(status, facts),
-            elastic.wake_time(status, facts),
-            requeueing.wake_time(status, facts),
-            attempts.settles_at(status, facts),
-            deadline.due(status, facts),
-            due_write(status, facts),
-            nodes.due(status),
-            next_write,
-        ]
-    return min((time for time in times if time and time > facts.now), default=None)
-
-
-def _begins_acknowledged(old: TrainingJobStatus, status: TrainingJobStatus, facts: Facts) -> bool:
-    """Whether this decision begins an attempt that a replica has acknowledged already, by its last words. It reports nothing more until it
-    gets the world, so no event follows."""
-    if status.attempt == old.attempt or status.world is None:
-        return False
-    awaited = {member.uid for member in status.world.members if member.awaited}
-    return any(view.uid in awaited for view in facts.in_world_of(status).replicas_of(status.attempt))
-
-
-def _world_times(status: TrainingJobStatus, facts: Facts) -> list[datetime | None]:
-    """When to look again at the replicas of a job that has not ended."""
-    awaited = acknowledging(status, facts)
-    uids = {view.uid for view in awaited}
-    leaving = (view for view in facts.older_than(status.attempt) if view.uid not in uids)
-    are_deleted = any(view.deleting for view in (*facts.replicas, *facts.left_behind))
-    must_look = are_deleted or any(not keeps_its_log(status, facts, view) for view in leaving)
-    return [
-        *(facts.retry_time(view) for view in facts.replicas_of(status.attempt) if has_failed_outside_the_world(view, facts)),
-        silence_due(status, facts),
-        acknowledge_due(status, facts) if awaited else None,
-        *(time for view in (*facts.everyone, *facts.left_behind) for time in clean_up.times_of_leaving(view, facts)),
-        *silence.times(status, facts),
-        *replacing.wake_times(status, facts),
-        facts.now + timedelta(seconds=facts.policy.look_seconds) if must_look else None,
-        devices.due(status, facts),
-        status.next_attempt_time,
-    ]
+def _state(status: TrainingJobStatus, facts: Facts) -> State:
+    return state_of(status, suspend=facts.spec.suspend)

@@ -80,9 +80,9 @@ class ReplicaView:
     """Whether the scheduler found no node for the pod."""
     standby: bool = False
     """Whether the replica was created to wait outside the world until a world takes it in."""
-    form: str = ""
+    template_hash: str = ""
     """A digest of the pod's template; empty if unknown."""
-    lingers: bool = False
+    side_car_runs: bool = False
     """Whether the trainer container has ended while a side-car still runs, so that the pod still uses resources of its node."""
     closing: bool = False
     """Whether only side-cars among the init containers still run. The kubelet ends these, but gives them the whole grace period."""
@@ -90,7 +90,7 @@ class ReplicaView:
     """Whether the node reports that no container of the pod runs, so that nothing is left to end."""
     excluded_nodes: tuple[str, ...] = ()
     """Nodes that the pod may not go to, because pods that do not answer were on them."""
-    spent: bool = False
+    has_reported_end: bool = False
     """Whether the replica has reported its exit and awaits the next attempt."""
 
     def with_report(self, report: Report, *, time: datetime, missed_seconds: float, disconnected: datetime | None = None) -> ReplicaView:
@@ -103,17 +103,27 @@ class ReplicaView:
     @property
     def over(self) -> bool:
         """Whether none of its processes trains any more."""
-        return self.phase.ended or self.spent
+        return self.phase.ended or self.has_reported_end
 
     @property
     def only_side_cars_run(self) -> bool:
         """Whether the trainer container has ended while the pod still uses resources of its node."""
-        return self.phase.ended and (self.lingers or self.closing)
+        return self.phase.ended and (self.side_car_runs or self.closing)
 
     @property
     def is_active(self) -> bool:
         """Whether the replica runs and its end was not requested."""
         return self.phase is ReplicaPhase.RUNNING and self.deleting is None and self.disruption is None
+
+    @property
+    def can_continue(self) -> bool:
+        """Whether the supervisor of the replica can start another attempt, on healthy devices."""
+        return self.report is not None and self.report.in_place and self.is_active and not self.unhealthy_devices
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a replica that stands by can take a place in a world at once."""
+        return self.can_continue and self.report is not None and self.report.waiting
 
     @property
     def replica(self) -> Replica:
@@ -171,7 +181,7 @@ class Observed:
     """The cause of `refused` in one short sentence for users. Empty if it is unknown."""
     claim: ClaimView | None = None
     """The claim for checkpoints. None if the job has none, or if the caller did not read it."""
-    form: str = ""
+    template_hash: str = ""
     """The digest of the template of pods that would be created now; empty if unknown."""
     expects_reports: bool = False
     """Whether supervisors must report to the caller. If not, as in a local run, silence proves nothing."""

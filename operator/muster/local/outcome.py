@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from muster.api.status import AttemptRecord, ConditionType, FailureClass, Phase, Reason, TrainingJobStatus
-from muster_contract.codes import ExitCode
+from muster_contract.codes import FINER_REASONS, ExitCode
 
 OF_REASON = {
     Reason.INVALID: ExitCode.BAD_CONFIGURATION,
@@ -13,13 +13,11 @@ OF_REASON = {
     Reason.CHECKPOINT_DAMAGED: ExitCode.CHECKPOINT_DAMAGED,
     Reason.STORAGE_UNAVAILABLE: ExitCode.STORAGE_UNAVAILABLE,
     Reason.INPUT_UNAVAILABLE: ExitCode.INPUT_UNAVAILABLE,
-    Reason.INPUT_DISK_FULL: ExitCode.INPUT_UNAVAILABLE,
     Reason.INPUT_REFUSED: ExitCode.INPUT_REFUSED,
-    Reason.INPUT_NOT_FOUND: ExitCode.INPUT_REFUSED,
-    Reason.INPUT_FORBIDDEN: ExitCode.INPUT_REFUSED,
     Reason.APPLICATION_LIMIT: ExitCode.USER_ERROR,
     Reason.REPEATED_ERROR: ExitCode.USER_ERROR,
     Reason.USER_ERROR: ExitCode.USER_ERROR,
+    **{Reason(reason): code for code, reasons in FINER_REASONS.items() for reason in reasons},
 }
 """The exit code of each reason that has one. With all other reasons, infrastructure failures have used up a budget."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from functools import cached_property
 from typing import Literal, Protocol
 
@@ -15,6 +16,16 @@ from muster.api.problems import Problem
 from muster.api.spec import WORKER, Communication, Role, RoleName, StrategyName, TrainingJobSpec
 from muster.strategies import accelerators
 from muster_contract.strategy import Framework, StrategyRuntime
+
+
+class RestartScope(Enum):
+    """What restarts with a broken replica, if it is not a set of roles."""
+
+    WHOLE_WORLD = auto()
+
+
+RestartsWith = frozenset[RoleName] | RestartScope
+"""The roles that restart with a broken replica. An empty set is only that replica."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +44,8 @@ class RoleRule:
     """Whether the processes of the role have ranks. A replica outside the world starts and ends without an effect on the training."""
     decides_success: bool = False
     """Whether the job succeeds when all replicas of the role have succeeded. Exactly one role of a strategy decides."""
-    restarts_with: frozenset[RoleName] | None = None
-    """Roles that restart with a broken replica of this role. None is the whole world. An empty set is only that replica."""
+    restarts_with: RestartsWith = RestartScope.WHOLE_WORLD
+    """What restarts with a broken replica of this role."""
 
 
 @dataclass(frozen=True)
@@ -232,15 +243,15 @@ class Strategy:
     def moves(self) -> bool:
         """Whether every attempt has a new world, which may use new ports. A strategy with extra objects keeps its ports, because the
         objects may contain them."""
-        return self.objects is None and self.restarts_with(self.decisive) is None
+        return self.objects is None and self.restarts_with(self.decisive) is RestartScope.WHOLE_WORLD
 
     def is_in_world(self, role: RoleName) -> bool:
         """Whether replicas of the role belong to the world."""
         return self.roles[role].in_world if role in self.roles else True
 
-    def restarts_with(self, role: RoleName) -> frozenset[RoleName] | None:
-        """The roles that restart with a broken replica of `role`. None is the whole world. An empty set is only that replica."""
-        return self.roles[role].restarts_with if role in self.roles else None
+    def restarts_with(self, role: RoleName) -> RestartsWith:
+        """What restarts with a broken replica of `role`."""
+        return self.roles[role].restarts_with if role in self.roles else RestartScope.WHOLE_WORLD
 
     def role(self, spec: TrainingJobSpec, name: RoleName) -> Role | None:
         """The role in the spec, or else with the default count. None if the job does not have the role."""

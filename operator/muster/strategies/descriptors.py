@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Set
 
 from muster.api.spec import MAX_ROLES, ROLE_NAME, ROLE_NAME_MESSAGE, Communication, Options, RoleName
-from muster.strategies.base import RoleRule, Strategy
+from muster.strategies.base import RestartScope, RoleRule, Strategy
 from muster_contract.strategy import StrategyRuntime
 from muster_contract.wire import WireError, decode, encode
 
@@ -80,7 +80,8 @@ def _role_problems(name: RoleName, rule: RoleRule, roles: Mapping[RoleName, Role
         yield f"role {name}: minimum is {rule.minimum} and maximum is {rule.maximum}; write 1 <= minimum <= maximum"
     elif rule.default and not rule.minimum <= rule.default <= maximum:
         yield f"role {name}: default is {rule.default}; write 0, or a number from minimum to maximum"
-    for other in (rule.restarts_with or frozenset()) - roles.keys():
+    scope = rule.restarts_with
+    for other in () if isinstance(scope, RestartScope) else scope - roles.keys():
         yield f"role {name}: restarts_with has {other!r}, and roles has no such role"
 
 

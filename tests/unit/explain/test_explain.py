@@ -240,7 +240,7 @@ FIRST: dict[str, tuple[Snapshot, list[str]]] = {
                 "phase": "Failed",
                 "attempts": [FAILED_BEFORE],
                 "conditions": [
-                    {"type": "Failed", "status": "True", "reason": "ApplicationLimitExceeded", "message": "the budget is spent"}
+                    {"type": "Failed", "status": "True", "reason": "ApplicationLimitExceeded", "message": "the budget is used up"}
                 ],
             }
         ),
@@ -394,17 +394,17 @@ def test_a_failed_attempt_names_the_command_for_its_log_also_if_it_is_the_first(
 
 def test_the_end_of_a_job_does_not_repeat_the_error_of_its_last_attempt() -> None:
     error = {"attempt": 3, "class": "Application", "reason": "UserError", "message": "ValueError: no such column", "replica": "worker-0"}
-    message = "the budget of 3 restarts is spent; worker-0: ValueError: no such column"
+    message = "the budget of 3 restarts is used up; worker-0: ValueError: no such column"
     failed = {"type": "Failed", "status": "True", "reason": "ApplicationLimitExceeded", "message": message}
     first, second = explain(of({"phase": "Failed", "attempts": [error], "conditions": [failed]})).findings
     assert "no such column" in first.sentence
-    assert second.sentence.endswith("the budget of 3 restarts is spent")
+    assert second.sentence.endswith("the budget of 3 restarts is used up")
 
 
 def test_the_deadline_does_not_repeat_what_the_pods_waited_for() -> None:
     text = "0/3 nodes are available: 3 Insufficient cpu."
-    awaited = {"kind": "Node", "reason": "Unschedulable", "message": text}
+    awaited = {"kind": "Node", "reason": "Unschedulable", "message": text, "replica": "worker-0"}
     message = f"not all replicas ran within 9 s: worker-0 (0 of 1 run): Unschedulable: {text}"
     failed = {"type": "Failed", "status": "True", "reason": "StartupDeadlineExceeded", "message": message}
     *_, deadline = explain(of({"phase": "Failed", "awaited": [awaited], "conditions": [failed]})).findings
-    assert deadline.sentence.endswith("worker-0 (0 of 1 run)")
+    assert deadline.sentence.endswith("not all replicas ran: worker-0")

@@ -72,7 +72,7 @@ class Story:
     policy: Policy = DEFAULT_POLICY
     now: datetime = T0
     problems: list[Problem] = field(default_factory=list)
-    form: str = ""
+    template_hash: str = ""
     expects_reports: bool = False
     gap_seconds: float | None = None
 
@@ -80,7 +80,14 @@ class Story:
         self.now = at(seconds) if seconds is not None else self.now
         decision = decide(
             self.job,
-            Observed(views, live=live, service=True, form=self.form, expects_reports=self.expects_reports, gap_seconds=self.gap_seconds),
+            Observed(
+                views,
+                live=live,
+                service=True,
+                template_hash=self.template_hash,
+                expects_reports=self.expects_reports,
+                gap_seconds=self.gap_seconds,
+            ),
             self.now,
             problems=self.problems,
             policy=self.policy,

@@ -60,7 +60,7 @@ def test_pods_of_a_failed_attempt_stay_until_the_back_off_is_over() -> None:
 
 def test_a_failed_pod_with_a_running_side_car_is_removed_at_once() -> None:
     story = running_story(1)
-    assert deleted(story.see(failed(code=10, seconds=20, lingers=True), seconds=20)) == ["worker-0/0"]
+    assert deleted(story.see(failed(code=10, seconds=20, side_car_runs=True), seconds=20)) == ["worker-0/0"]
 
 
 @pytest.mark.parametrize("code", [21, 22, 31, 10])

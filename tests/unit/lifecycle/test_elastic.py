@@ -7,10 +7,10 @@ from typing import Any
 
 from muster.api.status import Member, Reason, World
 from muster.channel import replies
+from muster.lifecycle.facts.acknowledging import grace_seconds
 from muster.lifecycle.facts.membership import _NO_ATTEMPT, assigned
 from muster.lifecycle.observed import Observed, ReplicaPhase, ReplicaView
 from muster.lifecycle.transition.fence import member_to_start
-from muster.lifecycle.transition.in_place import grace_seconds
 from muster.render.addresses import addresses_of
 from tests.unit.lifecycle.lifecycle_cases import Story, at, created, deleted, job, members, replica, report, stand_bys
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from muster.api import grace
 from muster.api.status import CheckpointStatus, Condition, ConditionType, GraceStatus, Reason, TrainingJobStatus
+from muster.lifecycle.facts.acknowledging import grace_seconds
 from muster.lifecycle.observed import ReplicaView
-from muster.lifecycle.transition.in_place import grace_seconds
 from tests.support.texts import absent
 from tests.unit.lifecycle.lifecycle_cases import Story, at, deleted, failed, job, replica, report, running, running_story, words
 

@@ -10,9 +10,9 @@ import pytest
 from muster.api.status import ConditionType, FailureClass, Member, Reason, TrainingJobStatus
 from muster.channel import replies
 from muster.lifecycle.actions import DeleteReplica
+from muster.lifecycle.facts.acknowledging import grace_seconds
 from muster.lifecycle.observed import ReplicaView
 from muster.lifecycle.transition.fence import member_to_start
-from muster.lifecycle.transition.in_place import grace_seconds
 from muster.render.addresses import addresses_of
 from tests.unit.lifecycle.lifecycle_cases import Story, at, created, deleted, failed, job, replica, report, running_story, words
 
@@ -192,7 +192,7 @@ def test_a_replica_that_never_reported_is_replaced_at_once() -> None:
 def test_replicas_of_an_older_template_are_not_restarted_in_place() -> None:
     story = broken_when_edited(before="a", after="b")
     assert [member.awaited for member in world_of(story)] == [False, False]
-    decision = story.see(replace(alive("worker-0"), form="a"), seconds=21)
+    decision = story.see(replace(alive("worker-0"), template_hash="a"), seconds=21)
     assert deleted(decision) == ["worker-0/0"]
     assert [member.awaited for member in world_of(broken_when_edited(before="a", after="a"))] == [True, False]
     assert [member.awaited for member in world_of(broken_when_edited(before="", after="b"))] == [True, False]  # of an older operator
@@ -201,10 +201,10 @@ def test_replicas_of_an_older_template_are_not_restarted_in_place() -> None:
 def broken_when_edited(*, before: str, after: str) -> Story:
     """A job that loses worker-1 after a change of its template."""
     story = running_story(2)
-    story.form = before
-    story.see(replace(alive("worker-0"), form=before), replace(alive("worker-1"), form=before), seconds=15)
-    story.form = after
-    story.see(replace(alive("worker-0"), form=before), seconds=20)
+    story.template_hash = before
+    story.see(replace(alive("worker-0"), template_hash=before), replace(alive("worker-1"), template_hash=before), seconds=15)
+    story.template_hash = after
+    story.see(replace(alive("worker-0"), template_hash=before), seconds=20)
     return story
 
 

@@ -148,7 +148,7 @@ def test_policy_none_leaves_replicas_running_after_a_deadline_or_a_hang(policy: 
 def test_an_ended_pod_with_a_running_side_car_is_removed_like_a_running_one(ends: str) -> None:
     for policy, removed in (("Running", ["worker-0/0"]), ("All", ["worker-0/0"]), ("None", [])):
         story = running_story(1, cleanPodPolicy=policy, recovery={"application": {"limit": 0}})
-        view = replica(phase=ends, finished=at(50), exit_code=0 if ends == "Succeeded" else 1, lingers=True)
+        view = replica(phase=ends, finished=at(50), exit_code=0 if ends == "Succeeded" else 1, side_car_runs=True)
         decision = story.see(view, seconds=50)
         assert story.status.phase == ends
         assert deleted(decision) == removed
@@ -157,7 +157,7 @@ def test_an_ended_pod_with_a_running_side_car_is_removed_like_a_running_one(ends
 def test_side_cars_get_a_short_grace_once_the_trainer_has_ended() -> None:
     """The grace period of the pod is for a save, and may take minutes."""
     story = running_story(1)
-    view = replica(phase="Succeeded", finished=at(50), exit_code=0, lingers=True)
+    view = replica(phase="Succeeded", finished=at(50), exit_code=0, side_car_runs=True)
     assert story.see(view, seconds=50).actions == (DeleteReplica("digits-worker-0", "worker-0/0", 10),)
 
 
@@ -171,7 +171,7 @@ def test_the_kubelet_gets_a_short_time_to_end_side_cars_among_the_init_container
     assert deleted(story.see(done("worker-0"), seconds=60)) == []
 
 
-@pytest.mark.parametrize("side_car", ["lingers", "closing"])
+@pytest.mark.parametrize("side_car", ["side_car_runs", "closing"])
 @pytest.mark.parametrize("why", ["suspended", "deleted job", "deleted pod", "ended"])
 def test_the_grace_of_a_pod_gets_shorter_once_only_side_cars_run(why: str, side_car: str) -> None:
     story = running_story(1)
@@ -190,7 +190,7 @@ def test_the_grace_of_a_pod_gets_shorter_once_only_side_cars_run(why: str, side_
 
 def test_an_ended_job_names_the_pods_that_still_hold_resources() -> None:
     story = running_story(2, cleanPodPolicy="None")
-    views = done("worker-0"), replica("worker-1", phase="Succeeded", finished=at(50), exit_code=0, lingers=True)
+    views = done("worker-0"), replica("worker-1", phase="Succeeded", finished=at(50), exit_code=0, side_car_runs=True)
     decision = story.see(*views, seconds=50)
     assert ("worker-1" in story.status.message, decision.wake) == (False, at(80))
     story.see(*views, seconds=80)

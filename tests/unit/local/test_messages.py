@@ -114,9 +114,9 @@ def test_a_display_without_a_reader_does_not_fail() -> None:
 def test_a_failure_shows_the_first_failed_replica_and_the_end_of_its_log(tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     log.write_text("".join(f"line {number}\n" for number in range(100)))
-    status = TrainingJobStatus(phase=Phase.FAILED, message="the budget is spent", attempts=(failed(0),))
+    status = TrainingJobStatus(phase=Phase.FAILED, message="the budget is used up", attempts=(failed(0),))
     lines = failure(job(status), "job.yaml", log)
-    assert absent(lines[0], "tiny failed", "the budget is spent") == []
+    assert absent(lines[0], "tiny failed", "the budget is used up") == []
     assert absent(lines[1], "worker-1", "ended by signal 9") == []
     assert str(log) in lines[2]
     assert lines[3:] == [f"  | line {number}" for number in range(85, 100)]

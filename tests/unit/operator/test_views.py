@@ -97,14 +97,14 @@ def test_a_pod_is_empty_once_all_its_containers_have_ended() -> None:
 
 def test_a_pod_lingers_while_a_side_car_outlives_the_trainer_container() -> None:
     ended, runs = {"terminated": {"exitCode": 0}}, {"running": {"startedAt": "2026-11-21T12:00:05Z"}}
-    assert view({"phase": "Running", **trainer(**ended)}).lingers
-    assert not view({"phase": "Running", **trainer(running={})}).lingers
+    assert view({"phase": "Running", **trainer(**ended)}).side_car_runs
+    assert not view({"phase": "Running", **trainer(running={})}).side_car_runs
     waits = {"containerStatuses": [{"name": "side-car", "state": {"waiting": {}}}, {"name": "trainer", "state": ended}]}
-    assert view({"phase": "Running", **waits}).lingers
+    assert view({"phase": "Running", **waits}).side_car_runs
     both = {"containerStatuses": [{"name": "side-car", "state": ended}, {"name": "trainer", "state": ended}]}
-    assert not view({"phase": "Running", **both, "initContainerStatuses": [{"name": "native", "state": runs}]}).lingers
-    assert not view({"phase": "Succeeded", **both}).lingers
-    assert not view({"phase": "Failed", "reason": "Evicted"}).lingers
+    assert not view({"phase": "Running", **both, "initContainerStatuses": [{"name": "native", "state": runs}]}).side_car_runs
+    assert not view({"phase": "Succeeded", **both}).side_car_runs
+    assert not view({"phase": "Failed", "reason": "Evicted"}).side_car_runs
 
 
 def test_a_pod_closes_while_only_side_cars_among_its_init_containers_run() -> None:
@@ -277,7 +277,7 @@ def fetcher(code: int, message: str) -> dict[str, Any]:
 def test_the_end_of_a_failed_fetcher_is_that_of_its_replica() -> None:
     words = {"code": 33, "reason": "InputRefused", "message": "input base: model org/none does not exist", "attempt": 2}
     failed = view(fetcher(33, json.dumps(words)))
-    assert (failed.phase, failed.exit_code, failed.fetch_failed, failed.lingers) == (ReplicaPhase.FAILED, 33, True, False)
+    assert (failed.phase, failed.exit_code, failed.fetch_failed, failed.side_car_runs) == (ReplicaPhase.FAILED, 33, True, False)
     assert failed.last_words is not None
     assert failed.last_words.message == words["message"]
     assert failed.finished == datetime(2026, 11, 21, 12, 0, 9, tzinfo=UTC)

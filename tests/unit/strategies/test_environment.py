@@ -10,7 +10,7 @@ import pytest
 from muster.api.spec import CHIEF, EVALUATOR, PS, WORKER, TrainingJobSpec
 from muster.render.addresses import ClusterAddresses
 from muster.render.environment import world_environment
-from muster.strategies.base import RoleRule, Strategy
+from muster.strategies.base import RestartScope, RoleRule, Strategy
 from muster.strategies.registry import STRATEGIES, strategy_of
 from muster_contract.strategy import Framework, StrategyRuntime
 
@@ -212,18 +212,18 @@ def test_required_roles_of_a_strategy_exist_by_default() -> None:
 
 TABLE = {
     # strategy: framework, roles, synchronous, elastic, decisive role, restarts with a broken worker
-    "OneDevice": ("TensorFlow", "worker", True, False, "worker", None),
-    "Mirrored": ("TensorFlow", "worker", True, False, "worker", None),
-    "CentralStorage": ("TensorFlow", "worker", True, False, "worker", None),
-    "MultiWorkerMirrored": ("TensorFlow", "worker evaluator", True, False, "worker", None),
+    "OneDevice": ("TensorFlow", "worker", True, False, "worker", RestartScope.WHOLE_WORLD),
+    "Mirrored": ("TensorFlow", "worker", True, False, "worker", RestartScope.WHOLE_WORLD),
+    "CentralStorage": ("TensorFlow", "worker", True, False, "worker", RestartScope.WHOLE_WORLD),
+    "MultiWorkerMirrored": ("TensorFlow", "worker evaluator", True, False, "worker", RestartScope.WHOLE_WORLD),
     "ParameterServer": ("TensorFlow", "chief worker ps evaluator", False, False, "chief", frozenset()),
-    "TPU": ("TensorFlow", "worker", True, False, "worker", None),
-    "DDP": ("PyTorch", "worker", True, True, "worker", None),
-    "FSDP": ("PyTorch", "worker", True, True, "worker", None),
-    "TensorParallel": ("PyTorch", "worker", True, False, "worker", None),
-    "Pipeline": ("PyTorch", "worker", True, False, "worker", None),
-    "RPC": ("PyTorch", "chief worker ps", False, False, "chief", None),
-    "JAX": ("JAX", "worker evaluator", True, True, "worker", None),
+    "TPU": ("TensorFlow", "worker", True, False, "worker", RestartScope.WHOLE_WORLD),
+    "DDP": ("PyTorch", "worker", True, True, "worker", RestartScope.WHOLE_WORLD),
+    "FSDP": ("PyTorch", "worker", True, True, "worker", RestartScope.WHOLE_WORLD),
+    "TensorParallel": ("PyTorch", "worker", True, False, "worker", RestartScope.WHOLE_WORLD),
+    "Pipeline": ("PyTorch", "worker", True, False, "worker", RestartScope.WHOLE_WORLD),
+    "RPC": ("PyTorch", "chief worker ps", False, False, "chief", RestartScope.WHOLE_WORLD),
+    "JAX": ("JAX", "worker evaluator", True, True, "worker", RestartScope.WHOLE_WORLD),
 }
 
 

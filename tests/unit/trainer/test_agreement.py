@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from muster_contract.errors import BadConfiguration, PeerLost, UserError
+from muster_contract.errors import BadConfiguration, PeerLost, StorageFull, StorageUnavailable, UserError
 from muster_trainer.training.agreement import agree, gather, leave
 
 
@@ -50,6 +50,15 @@ def test_an_error_of_all_ranks_is_raised_after_one_more_collective(call: Any, le
     with pytest.raises(BadConfiguration, match="seven is too much"):
         call(rank, _refused if rank.rank == 0 else lambda: 1)
     assert rank.met == min(2, left)
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"), [(', "reason": "StorageFull"', StorageFull), (', "reason": "New"', StorageUnavailable), ("", StorageUnavailable)]
+)
+def test_an_error_of_another_rank_keeps_the_reason_that_says_more_than_its_code(reason: str, kind: type[Exception]) -> None:
+    with pytest.raises(StorageUnavailable) as raised:
+        agree(Rank(1, other=f'{{"code": 31, "message": "no space"{reason}}}'), lambda: 1)
+    assert type(raised.value) is kind
 
 
 def test_a_peer_that_is_lost_during_an_agreement_is_reported() -> None:

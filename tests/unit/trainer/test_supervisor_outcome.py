@@ -211,6 +211,7 @@ def _seconds_to_judge(word: str, code: int, peer_lost: re.Pattern[str]) -> float
     [
         ("muster_contract.errors.PeerLost: rank 0 is gone", 1, ExitCode.PEER_LOST),
         ("muster_contract.errors.StorageUnavailable: checkpoint storage /c: no space is left", 1, ExitCode.STORAGE_UNAVAILABLE),
+        ("muster_contract.errors.StorageFull: checkpoint storage /c: no space is left", 1, ExitCode.STORAGE_UNAVAILABLE),
         ("muster_contract.errors.BadConfiguration: spec.batch.globalSize is null", 1, ExitCode.BAD_CONFIGURATION),
         ("muster_contract.errors.UserError: no rank has written a file", 1, ExitCode.USER_ERROR),
         ("muster_contract.errors.StorageUnavailable: no space is left", 3, ExitCode.USER_ERROR),  # caught, and another end
@@ -219,6 +220,21 @@ def _seconds_to_judge(word: str, code: int, peer_lost: re.Pattern[str]) -> float
 )
 def test_an_exception_of_the_library_gives_its_exit_code(error: str, code: int, expected: ExitCode) -> None:
     assert meaning(ended(code, tail=(*TRACEBACK, error), uses_contract=False)) == expected
+
+
+@pytest.mark.parametrize(
+    ("code", "reported", "reason"),
+    [
+        (31, "StorageFull", "StorageFull"),
+        (10, "LossNotFinite", "LossNotFinite"),
+        (10, "StorageFull", "UserError"),  # it says something else than the code
+        (31, "SomethingNewer", "StorageUnavailable"),
+        (31, None, "StorageUnavailable"),
+    ],
+)
+def test_the_reason_that_a_process_reports_counts_if_it_says_more_than_its_code(code: int, reported: str | None, reason: str) -> None:
+    failed = replace(ended(code), error=ErrorEvent(code=code, message="x", reason=reported))
+    assert outcome(failed).reason == reason
 
 
 EARLY = replace(ended(0), is_early=True)

@@ -13,13 +13,13 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
-from muster_contract.errors import StorageUnavailable
+from muster_contract.errors import StorageForbidden, StorageFull, StorageReadOnly, StorageUnavailable
 from muster_trainer.checkpoint.objects import Location, ObjectPath
 
 _REMEDIES = {
@@ -32,6 +32,14 @@ _REMEDIES = {
     errno.ENOTDIR: "a part of the path is not a directory: name another checkpoint directory",
     errno.EEXIST: "there is a file instead of a directory: name another checkpoint directory",
     errno.ELOOP: "there is a symbolic link instead of a file: remove it",
+}
+
+_KINDS: Mapping[int, type[StorageUnavailable]] = {
+    errno.ENOSPC: StorageFull,
+    errno.EDQUOT: StorageFull,
+    errno.EROFS: StorageReadOnly,
+    errno.EACCES: StorageForbidden,
+    errno.EPERM: StorageForbidden,
 }
 
 NO_DETOUR = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -50,7 +58,7 @@ def storage_error(path: Location, error: OSError) -> StorageUnavailable:
     """The error for a failed operation on `path`, with a remedy."""
     remedies = _OBJECT_REMEDIES if "://" in str(error.filename) else _REMEDIES
     reason = remedies.get(error.errno or 0, f"{error.strerror or error}: is the storage reachable?")
-    return StorageUnavailable(f"checkpoint storage {error.filename or path}: {reason}")
+    return _KINDS.get(error.errno or 0, StorageUnavailable)(f"checkpoint storage {error.filename or path}: {reason}")
 
 
 @contextmanager

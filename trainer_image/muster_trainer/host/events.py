@@ -63,9 +63,9 @@ class Events:
         """Sends the activity that the process begins now."""
         self.emit(PhaseEvent(phase=activity))
 
-    def error(self, code: ExitCode, message: str) -> None:
-        """Sends why the process ends."""
-        self.emit(ErrorEvent(code=int(code), reason=code.reason, message=message, step=self.step))
+    def error(self, code: ExitCode, message: str, *, reason: str = "") -> None:
+        """Sends why the process ends. `reason` may say more than the code."""
+        self.emit(ErrorEvent(code=int(code), reason=reason or code.reason, message=message, step=self.step))
 
     def notice(self, reason: NoticeReason, message: str) -> None:
         """Sends a message for the user."""

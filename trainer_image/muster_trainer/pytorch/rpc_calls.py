@@ -41,8 +41,7 @@ def result_of(future: Future[Any]) -> Any:
     except RuntimeError as error:
         raise PeerLost(f"a remote call failed: {' '.join(str(error).split())[:500]}") from error
     if kind == "error":
-        code, message = value
-        raise error_of(code, message)
+        raise error_of(*value)
     return value
 
 
@@ -55,7 +54,7 @@ def _answer(method: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> t
     try:
         return "value", getattr(_target, method)(*arguments, **named)
     except TrainerError as error:
-        return "error", (int(error.code), str(error))
+        return "error", (int(error.code), str(error), error.reason)
     except (Exception, SystemExit) as error:  # noqa: BLE001 (the user's code can raise anything)
         traceback.print_exc()  # the chief gets the message only
         return "error", (int(ExitCode.USER_ERROR), f"the training code failed: {describe(error)}")

@@ -38,13 +38,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from muster_contract.codes import SIGNAL_BASE, ExitCode, signal_name
-from muster_contract.errors import BadConfiguration, CheckpointDamaged, StorageUnavailable
+from muster_contract.codes import SIGNAL_BASE, ExitCode, finer_reason, reason_of, signal_name
+from muster_contract.errors import BadConfiguration, CheckpointDamaged, StorageUnavailable, TrainerError
 from muster_contract.events import CommitReason, ErrorEvent
 from muster_trainer.supervisor.output_tail import LONGEST_LINE, NEVER, Reading, read_tail
 from muster_trainer.supervisor.permanent_failure import permanent_failure
 
-_LIBRARY_ERRORS = (BadConfiguration, CheckpointDamaged, StorageUnavailable)
+_LIBRARY_ERRORS: tuple[type[TrainerError], ...] = (
+    BadConfiguration,
+    CheckpointDamaged,
+    StorageUnavailable,
+    *StorageUnavailable.__subclasses__(),
+)
 _LIBRARY_ERROR = re.compile(rf"muster_contract\.errors\.({'|'.join(kind.__name__ for kind in _LIBRARY_ERRORS)}): ")
 """An exception of `muster_training` that ended a program, as Python prints it."""
 
@@ -97,6 +102,12 @@ class Outcome:
     code: int
     message: str
     culprit: End | None
+
+    @property
+    def reason(self) -> str:
+        """The reason in last words. The process that failed may report one that says more than the code."""
+        error = self.culprit.error if self.culprit else None
+        return finer_reason(self.code, error.reason if error else None) or reason_of(self.code)
 
 
 def judge(

@@ -478,6 +478,7 @@ class Replica:
             return words
         return replace(
             words,
+            reason=outcome.reason,
             rank=culprit.rank,
             exit_code=culprit.exit_code,
             signal=None if culprit.signal is None else signal_name(culprit.signal),

@@ -55,11 +55,11 @@ def _outcome(work: Callable[[], object]) -> str:
     try:
         return json.dumps({"value": work()})
     except TrainerError as error:
-        return json.dumps({"code": error.code, "message": str(error)})
+        return json.dumps({"code": error.code, "message": str(error), "reason": error.reason})
 
 
 def _value(engine: Ranks, text: str) -> Any:
     outcome = json.loads(text)
     if "code" in outcome:
-        raise of_all(engine, error_of(outcome["code"], outcome["message"]))
+        raise of_all(engine, error_of(outcome["code"], outcome["message"], outcome.get("reason", "")))
     return outcome["value"]

@@ -14,7 +14,7 @@ from typing import Any
 
 from muster_contract.codes import ExitCode
 from muster_contract.environment import NAMES, RESCUE_SECONDS, ReplicaEnvironment
-from muster_contract.errors import ConnectionLost, PeerLost, StorageUnavailable, TrainerError, UserError
+from muster_contract.errors import ConnectionLost, LossNotFinite, PeerLost, StorageUnavailable, TrainerError
 from muster_contract.events import (
     Activity,
     CommitReason,
@@ -324,7 +324,7 @@ class Training:
             samples = ", ".join(map(str, self.order.batch_indices(step)[:_SAMPLES_NAMED]))
             message = f"{problem}; its batch begins with the samples {samples} of the data set. {nan_loss_remedies(self.engine.refuses)}"
             self.done = None  # the state has such numbers, so no world may continue from it
-            raise of_all(self.engine, UserError(message))
+            raise of_all(self.engine, LossNotFinite(message))
         if self.engine.rank == 0 and not self.had_nan_loss:
             done = "is left out (nanLoss: Skip)" if policy == "Skip" else "is used nevertheless (nanLoss: Continue)"
             self.events.notice(NoticeReason.LOSS_NOT_FINITE, f"{problem}: its gradient {done}; further ones are not reported")
@@ -443,7 +443,7 @@ class Training:
         seconds = max(gather(self.engine, lambda: self.outage.seconds))
         if seconds > self.outage.LIMIT:
             limit = f"the limit is {self.outage.LIMIT:.0f} s"
-            raise of_all(self.engine, StorageUnavailable(f"{failure}; no save has succeeded for {seconds:.0f} s; {limit}"))
+            raise of_all(self.engine, type(failure)(f"{failure}; no save has succeeded for {seconds:.0f} s; {limit}"))
         if self.engine.rank == 0:
             self._not_stored(str(failure))
         return False

@@ -13,7 +13,8 @@ from muster.api.job import TrainingJob
 from muster.api.problems import Problem
 from muster.api.spec import TrainingJobSpec
 from muster.api.status import Member, TrainingJobStatus
-from muster.lifecycle.facts.membership import assigned, latest_attempt, left_behind_of
+from muster.lifecycle.facts.membership import assigned, latest_attempt, orphaned_of
+from muster.lifecycle.facts.patience import Patience, patience
 from muster.lifecycle.facts.times import milliseconds
 from muster.lifecycle.observed import Observed, ReplicaView
 from muster.lifecycle.policy import DEFAULT_POLICY, Policy
@@ -40,8 +41,8 @@ class Facts:
     """The replicas, each with the attempt that it belongs to."""
     standing_by: tuple[ReplicaView, ...] = ()
     """Replicas outside the world that wait for a later world to take them in."""
-    left_behind: tuple[ReplicaView, ...] = ()
-    """Replicas of older attempts that do not answer, and that no world waits for."""
+    orphaned: tuple[ReplicaView, ...] = ()
+    """Replicas of older attempts that do not answer, and that no world waits for (`status.leftBehind`)."""
     basis: tuple[object, ...] = ()
     """The parts of the status that these three depend on."""
 
@@ -57,6 +58,11 @@ class Facts:
     def waits_for_quota(self) -> bool:
         """Whether the queue of the job does not let it run now."""
         return self.observed.quota is not None and not self.observed.quota.admitted
+
+    @cached_property
+    def patience(self) -> Patience:
+        """How long Muster waits for reports and steps in this pass."""
+        return patience(self.policy, self.observed.gap_seconds)
 
     @cached_property
     def strategy(self) -> Strategy:
@@ -181,8 +187,8 @@ class Facts:
             return self
         latest = latest_attempt(self.job, self.now)
         replicas, standing_by = assigned(self.observed, status, self.strategy.roles, latest=latest)
-        left_behind = left_behind_of(self.observed, status, self.strategy.roles)
-        return replace(self, replicas=replicas, standing_by=standing_by, left_behind=left_behind, basis=basis)
+        orphaned = orphaned_of(self.observed, status, self.strategy.roles)
+        return replace(self, replicas=replicas, standing_by=standing_by, orphaned=orphaned, basis=basis)
 
 
 def _grouped(views: Iterable[ReplicaView]) -> dict[int, tuple[ReplicaView, ...]]:

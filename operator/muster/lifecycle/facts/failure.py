@@ -16,7 +16,7 @@ from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.silence import is_silent, is_silent_after_the_end, lost_replicas
 from muster.lifecycle.facts.times import milliseconds
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
-from muster_contract.codes import FINER_REASONS, SIGNAL_BASE, ExitCode, signal_name
+from muster_contract.codes import SIGNAL_BASE, ExitCode, finer_reason, signal_name
 from muster_contract.reports import LastWords
 
 LONGEST_MESSAGE = 2048
@@ -39,7 +39,9 @@ _POD_REASONS = {
 
 DEVICE_REASONS = frozenset({Reason.DEVICE_UNHEALTHY, Reason.DEVICE_TAINTED})
 _FAILED_INIT = frozenset({Reason.INIT_CONTAINER_FAILED, Reason.SUPERVISOR_NOT_COPIED})
-_EXPLAINED_BY_A_DEVICE = frozenset({Reason.USER_ERROR, Reason.PEER_LOST, Reason.PROCESS_KILLED, Reason.START_FAILED, *_FAILED_INIT})
+_EXPLAINED_BY_A_DEVICE = frozenset(
+    {Reason.USER_ERROR, Reason.LOSS_NOT_FINITE, Reason.PEER_LOST, Reason.PROCESS_KILLED, Reason.START_FAILED, *_FAILED_INIT}
+)
 """Reasons that an unhealthy device explains. Frameworks raise an ordinary error when they lose a device."""
 
 _PRECEDENCES = {Reason.NODE_LOST: 3, Reason.PEER_LOST: 4}
@@ -96,7 +98,7 @@ def corrected_cause(record: AttemptRecord, facts: Facts) -> Cause:
 
     A replica that has moved on to a later attempt still reports how it ended in this attempt.
     """
-    views = [view for view in (*facts.replicas, *facts.left_behind) if facts.strategy.is_in_world(view.role)]
+    views = [view for view in (*facts.replicas, *facts.orphaned) if facts.strategy.is_in_world(view.role)]
     ends = ((_cause_in(view, record.attempt), view) for view in views)
     observed = (_since_last_report(cause, view, facts) for cause, view in ends if cause)
     causes = [_recorded(record), *observed, *_on_silent_nodes(record.attempt, facts)]
@@ -175,8 +177,8 @@ def _recorded(record: AttemptRecord) -> Cause:
 
 def _on_silent_nodes(attempt: int, facts: Facts) -> list[Cause]:
     """The causes of replicas on nodes that do not answer: silent supervisors, and replicas that exist long after their grace period."""
-    left_behind = (view for view in facts.left_behind if view.attempt == attempt and facts.strategy.is_in_world(view.role))
-    views = [view for view in (*facts.trainers(attempt), *left_behind) if not view.over]
+    orphaned = (view for view in facts.orphaned if view.attempt == attempt and facts.strategy.is_in_world(view.role))
+    views = [view for view in (*facts.trainers(attempt), *orphaned) if not view.over]
     silent = [view for view in views if facts.replaces_at_once and is_silent_after_the_end(view, facts)]
     are_silent = {view.uid for view in silent}  # to compare whole views would take quadratic time
     late = facts.now - timedelta(seconds=facts.policy.overdue_seconds)
@@ -275,7 +277,7 @@ def _own_cause(view: ReplicaView, words: LastWords | None, code: int | None) -> 
         return _cause(view, FailureClass.APPLICATION, Reason.OUT_OF_MEMORY, message=text)
     if words and words.code in _FAILURES:
         exit_code = ExitCode(words.code)
-        reason = words.reason if words.reason in FINER_REASONS.get(exit_code, ()) else exit_code.reason
+        reason = finer_reason(exit_code, words.reason) or exit_code.reason
         return _cause(view, _FAILURES[exit_code], Reason(reason), message=message or reason)
     return _exited(view, code, message)
 

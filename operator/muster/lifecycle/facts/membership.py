@@ -43,7 +43,7 @@ def latest_attempt(job: TrainingJob, now: datetime) -> int:
 def assigned(
     observed: Observed, status: TrainingJobStatus, roles: Iterable[RoleName] = (), *, latest: int = MAX_ATTEMPT
 ) -> tuple[Views, Views]:
-    """The replicas, each with its attempt, and the replicas that stand by. Both omit replicas left behind and are in the order of `roles`.
+    """The replicas, each with its attempt, and the replicas that stand by. Both omit orphaned replicas and are in the order of `roles`.
 
     The attempt of a replica is the one for which its pod was created, or a later one that its supervisor has acknowledged. The status
     records the replicas that have joined the world, because a new leader has no reports yet. A replica of an attempt after `latest` has
@@ -52,8 +52,8 @@ def assigned(
     world = status.world
     members = world.member_of if world else {}
     occupied = {member.replica for member in world.members} if world else set()  # a new member has no uid yet
-    left_behind = {each.uid for each in status.left_behind}
-    views = [view for view in observed.replicas if view.uid not in left_behind]
+    orphaned = {each.uid for each in status.left_behind}
+    views = [view for view in observed.replicas if view.uid not in orphaned]
     pods = _pods_of_newest_world(status)
     inside, idle, unwanted = [], [], []
     for view in views:
@@ -61,24 +61,24 @@ def assigned(
             unwanted.append(replace(view, attempt=_NO_ATTEMPT))
         elif not view.standby or view.uid in members:
             inside.append(_in_its_attempt(view, members.get(view.uid), status, pods, latest))
-        elif is_open(status) and view.replica not in occupied and has_current_form(observed, view):
+        elif is_open(status) and view.replica not in occupied and has_current_template(observed, view):
             idle.append(view)
         else:
             unwanted.append(replace(view, attempt=_NO_ATTEMPT))
     return _sorted((*inside, *unwanted), roles), _sorted(idle, roles)
 
 
-def left_behind_of(observed: Observed, status: TrainingJobStatus, roles: Iterable[RoleName]) -> Views:
-    """The replicas that the status lists as left behind, each in its last attempt, in the order of `roles`."""
+def orphaned_of(observed: Observed, status: TrainingJobStatus, roles: Iterable[RoleName]) -> Views:
+    """The orphaned replicas, which the status lists, each in its last attempt, in the order of `roles`."""
     attempts = {each.uid: each.attempt for each in status.left_behind}
     views = [view for view in observed.replicas if view.uid in attempts]
     placed = ((view, attempts[view.uid]) for view in views)
     return _sorted((replace(view, attempt=_NO_ATTEMPT if attempt is None else attempt) for view, attempt in placed), roles)
 
 
-def has_current_form(observed: Observed, view: ReplicaView) -> bool:
+def has_current_template(observed: Observed, view: ReplicaView) -> bool:
     """Whether the pod of the replica has the template that a pod created now would have."""
-    return view.form == observed.form or not view.form or not observed.form
+    return view.template_hash == observed.template_hash or not view.template_hash or not observed.template_hash
 
 
 def attempt_of(status: TrainingJobStatus, uid: str) -> int:
@@ -105,7 +105,7 @@ def _in_its_attempt(
     waits = report is not None and (report.waiting or status.phase.final) and report.attempt == attempt
     words = report.last_words if report and waits else None
     if view.phase is ReplicaPhase.RUNNING and words and words.attempt in (None, attempt):
-        return replace(view, attempt=attempt, spent=True, finished=_end_time(view, words))
+        return replace(view, attempt=attempt, has_reported_end=True, finished=_end_time(view, words))
     return view if view.attempt == attempt else replace(view, attempt=attempt)
 
 

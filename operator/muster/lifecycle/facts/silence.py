@@ -13,6 +13,7 @@ from math import inf
 
 from muster.api.status import TrainingJobStatus
 from muster.lifecycle.facts.facts import Facts
+from muster.lifecycle.facts.patience import Limit
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 from muster.lifecycle.state import newest
 from muster_contract.events import Activity
@@ -24,12 +25,12 @@ _LEAST_STEPS = 2
 
 def silent_at(view: ReplicaView, facts: Facts) -> datetime | None:
     """When the replica counts as silent if no other report of it arrives. None if it has not reported to this operator, or does not run."""
-    return _silent_after(facts.policy.silence_seconds, view, facts)
+    return _silent_after(facts.patience.silence, view, facts)
 
 
 def silent_after_the_end_at(view: ReplicaView, facts: Facts) -> datetime | None:
     """When a replica of an attempt that is over counts as silent."""
-    return _silent_after(facts.policy.acknowledgement_silence_seconds, view, facts)
+    return _silent_after(facts.patience.silence_after_the_end, view, facts)
 
 
 def is_silent(view: ReplicaView, facts: Facts) -> bool:
@@ -49,7 +50,7 @@ def lost_replicas(status: TrainingJobStatus, facts: Facts) -> list[ReplicaView]:
     if not facts.replaces_at_once or world is None or world.first_step_time is None:
         return []
     members = {member.replica for member in world.members}
-    views = [view for view, _ in facts.reports(status.attempt) if view.replica in members and view.is_active and not view.spent]
+    views = [view for view, _ in facts.reports(status.attempt) if view.replica in members and view.is_active and not view.has_reported_end]
     silent = [view for view in views if is_silent(view, facts)]
     if not silent:
         return []
@@ -85,26 +86,18 @@ def _surely_silent_at(view: ReplicaView, facts: Facts) -> datetime | None:
     """When the replica counts as silent without any other evidence: the limit is the longest one, however regular reports are."""
     if silent_at(view, facts) is None or view.reported is None:
         return None
-    return view.reported + timedelta(seconds=facts.policy.silence_seconds + view.missed_seconds + facts.observed.report_delay_seconds)
+    return view.reported + timedelta(seconds=facts.patience.silence.longest + view.missed_seconds + facts.observed.report_delay_seconds)
 
 
-def _silent_after(seconds: float, view: ReplicaView, facts: Facts) -> datetime | None:
+def _silent_after(limit: Limit, view: ReplicaView, facts: Facts) -> datetime | None:
     if view.reported is None or not facts.observed.expects_reports or view.phase is not ReplicaPhase.RUNNING:
         return None
     longer = timedelta(seconds=view.missed_seconds + facts.observed.report_delay_seconds)
     is_reply_delayed = view.report is not None and view.report.waiting  # the operator delays its replies to supervisors that wait
-    limit = seconds if is_reply_delayed else seconds * _limit_fraction(facts)
-    silent = view.reported + timedelta(seconds=limit) + longer
+    silent = view.reported + timedelta(seconds=limit.longest if is_reply_delayed else limit.usual) + longer
     if view.disconnected is None:
         return silent
-    return min(silent, view.disconnected + timedelta(seconds=facts.policy.reconnection_seconds * _limit_fraction(facts)) + longer)
-
-
-def _limit_fraction(facts: Facts) -> float:
-    """The fraction of each limit that is enough, because supervisors report regularly."""
-    policy, gap = facts.policy, facts.observed.gap_seconds
-    usual = inf if gap is None else policy.silence_gaps * gap
-    return min(1.0, max(policy.shortest_silence_seconds, usual) / policy.silence_seconds)
+    return min(silent, view.disconnected + timedelta(seconds=facts.patience.reconnection.usual) + longer)
 
 
 def _stand_still(peers: Iterable[Report], limits: Mapping[str, float]) -> bool:
@@ -119,8 +112,7 @@ def _standstill_seconds(facts: Facts, reports: Iterable[Report]) -> float:
     rates = [report.progress.samples_per_second or 0.0 for report in reports if report.progress]
     size = facts.spec.batch.global_size or DEFAULT_GLOBAL_SIZE
     step = size / max(rates) if rates and max(rates) > 0 else 0.0
-    policy = facts.policy
-    return max(policy.shortest_standstill_seconds, policy.standstill_seconds * _limit_fraction(facts), policy.standstill_steps * step)
+    return max(facts.patience.standstill.usual, facts.policy.standstill_steps * step)
 
 
 def _standstill_of_program(status: TrainingJobStatus, facts: Facts, peers: Iterable[ReplicaView]) -> float:
@@ -132,10 +124,10 @@ def _standstill_of_program(status: TrainingJobStatus, facts: Facts, peers: Itera
     if done < _LEAST_STEPS or not stepped or world is None or world.first_step_time is None:
         return inf
     step = (max(stepped) - world.first_step_time).total_seconds() / (done - 1)
-    return max(facts.policy.standstill_seconds, facts.policy.standstill_steps * step)
+    return max(facts.patience.standstill.longest, facts.policy.standstill_steps * step)
 
 
 def _saving_seconds(status: TrainingJobStatus, facts: Facts) -> float:
     """How long peers may save before the silent replica counts as lost: much longer than a save of this job takes."""
     measured = status.checkpoint.measured_seconds if status.checkpoint else None
-    return inf if measured is None else facts.policy.standstill_seconds + facts.policy.standstill_saves * measured
+    return inf if measured is None else facts.patience.standstill.longest + facts.policy.standstill_saves * measured

@@ -1,7 +1,7 @@
 """The use of time. Every second since the job's creation is in exactly one of the parts.
 
-Each write of the status books the time since the last write to the part that the old status shows. So the sum of all parts is the time up
-to which everything is booked. Some reports come late, and then move a share of the productive time: saves to their part, by duration; the
+Each write of the status adds the time since the last write to the part that the old status shows. So the sum of all parts is the time up
+to which everything is counted. Some reports come late, and then move a share of the productive time: saves to their part, by duration; the
 time from a failure to its detection to recovering; lost steps to redone.
 
 If a program has reported no step, its productive time is unknown. The time in which its processes ran is then unreported, and there is
@@ -41,11 +41,11 @@ def reports_steps(status: TrainingJobStatus, facts: Facts) -> bool:
 
 
 def with_goodput(old: TrainingJobStatus, new: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
-    """The status to write, with the time since the last write booked."""
+    """The status to write, with the time since the last write added."""
     if old.phase.final or new == old:
         return new
     part, parts = _part_of(old, facts), _parts(old.goodput)
-    passed = (facts.now - booked_until(old, facts)).total_seconds()
+    passed = (facts.now - counted_until(old, facts)).total_seconds()
     parts = _added(parts, part, max(0.0, passed))
     if part in (Part.UNREPORTED, Part.PRODUCTIVE):
         parts = _moved(parts, part, Part.RECOVERING, seconds=_undetected(old, new, facts))
@@ -55,14 +55,14 @@ def with_goodput(old: TrainingJobStatus, new: TrainingJobStatus, facts: Facts) -
     if lost := min(max(-gained, _steps_lost(old, new)), steps):
         parts = _moved(parts, Part.PRODUCTIVE, Part.REDONE, seconds=parts[Part.PRODUCTIVE] * lost / steps)
     if part is not Part.PRODUCTIVE:
-        parts = _moved(parts, part, Part.PRODUCTIVE, seconds=_unbooked_training(old, new, facts))
+        parts = _moved(parts, part, Part.PRODUCTIVE, seconds=_uncounted_training(old, new, facts))
     parts = _moved(parts, Part.UNREPORTED, Part.STARTING, seconds=parts[Part.UNREPORTED])
     parts = _moved(parts, Part.PRODUCTIVE, Part.CHECKPOINT, seconds=_saved(old, new))
     return replace(new, goodput=_reported(parts, steps=max(0, steps + gained)))
 
 
-def booked_until(status: TrainingJobStatus, facts: Facts) -> datetime:
-    """Up to when all time is booked."""
+def counted_until(status: TrainingJobStatus, facts: Facts) -> datetime:
+    """Up to when all time is counted."""
     return facts.created + timedelta(seconds=sum(_parts(status.goodput).values()))
 
 
@@ -85,16 +85,16 @@ def _part_of(status: TrainingJobStatus, facts: Facts) -> Part:
 
 
 def _parts(goodput: Goodput | None) -> _Parts:
-    books = goodput or Goodput()
+    seconds = goodput or Goodput()
     return {
-        Part.QUEUED: books.queued_seconds,
-        Part.STARTING: books.starting_seconds,
-        Part.UNREPORTED: books.unreported_seconds or 0.0,
-        Part.PRODUCTIVE: books.productive_seconds or 0.0,
-        Part.CHECKPOINT: books.checkpoint_seconds or 0.0,
-        Part.REDONE: books.redone_seconds or 0.0,
-        Part.RECOVERING: books.recovering_seconds,
-        Part.SUSPENDED: books.suspended_seconds,
+        Part.QUEUED: seconds.queued_seconds,
+        Part.STARTING: seconds.starting_seconds,
+        Part.UNREPORTED: seconds.unreported_seconds or 0.0,
+        Part.PRODUCTIVE: seconds.productive_seconds or 0.0,
+        Part.CHECKPOINT: seconds.checkpoint_seconds or 0.0,
+        Part.REDONE: seconds.redone_seconds or 0.0,
+        Part.RECOVERING: seconds.recovering_seconds,
+        Part.SUSPENDED: seconds.suspended_seconds,
     }
 
 
@@ -148,7 +148,7 @@ def _undetected(old: TrainingJobStatus, new: TrainingJobStatus, facts: Facts) ->
     return (facts.now - record.failed_time).total_seconds() if record and record.failed_time else 0.0
 
 
-def _unbooked_training(old: TrainingJobStatus, new: TrainingJobStatus, facts: Facts) -> float:
+def _uncounted_training(old: TrainingJobStatus, new: TrainingJobStatus, facts: Facts) -> float:
     """Seconds from the first step of the attempt until now, when that step is first reported."""
     first = new.world.first_step_time if new.world else None
     before = old.world.first_step_time if old.world and new.world and old.world.attempt == new.world.attempt else None

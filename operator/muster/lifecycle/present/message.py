@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from muster.api.status import LONGEST_TEXT, AttemptRecord, Phase, Reason, TrainingJobStatus
 from muster.lifecycle.facts.facts import Facts
+from muster.lifecycle.facts.leaving import holding_resources
 from muster.lifecycle.present.conditions import is_queued
 from muster.lifecycle.present.goodput import reports_steps
 from muster.lifecycle.state import Ended, Open, State, Suspended, is_backing_off, last_failure
-from muster.lifecycle.transition.clean_up import holding_resources
-from muster.lifecycle.transition.pods import listed, waiting_sentence
+from muster.lifecycle.waiting import listed, waiting_sentence
 
 
 def message(status: TrainingJobStatus, state: State, facts: Facts) -> str:

@@ -15,7 +15,6 @@ from muster.lifecycle.present.conditions import is_queued, with_conditions
 from muster.lifecycle.present.message import message
 from muster.lifecycle.present.queue import queue_of
 from muster.lifecycle.state import Ended, Open, State, Suspended, is_open, last_failure
-from muster.lifecycle.transition.spares import is_ready
 
 
 def present(status: TrainingJobStatus, state: State, facts: Facts) -> TrainingJobStatus:
@@ -46,7 +45,7 @@ def _phase(status: TrainingJobStatus, state: State, facts: Facts) -> Phase:
 
 def _is_empty(facts: Facts) -> bool:
     """Whether the job's replicas are provably gone."""
-    return facts.live and not facts.everyone and not facts.left_behind
+    return facts.live and not facts.everyone and not facts.orphaned
 
 
 def with_counts(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
@@ -76,7 +75,7 @@ def _workers(status: TrainingJobStatus, worker: RoleStatus | None) -> str:
 
 def _ready_spares(status: TrainingJobStatus, facts: Facts) -> int | None:
     has_spares = facts.spec.recovery.spares > 0 and is_open(status)
-    return sum(is_ready(view) for view in facts.standing_by) if has_spares else None
+    return sum(view.is_ready for view in facts.standing_by) if has_spares else None
 
 
 def _role(status: TrainingJobStatus, facts: Facts, role: RoleName) -> RoleStatus:
@@ -85,7 +84,7 @@ def _role(status: TrainingJobStatus, facts: Facts, role: RoleName) -> RoleStatus
     return RoleStatus(
         name=role,
         desired=len(facts.desired.of(role)) if facts.spec.elastic else len(members),
-        ready=sum(view.phase is ReplicaPhase.RUNNING and not view.spent and view.deleting is None for view in views),
+        ready=sum(view.phase is ReplicaPhase.RUNNING and not view.has_reported_end and view.deleting is None for view in views),
         succeeded=sum(member.succeeded for member in members),
         failed=sum(has_failed_by_itself(view, stopped=not is_open(status)) for view in views),
     )

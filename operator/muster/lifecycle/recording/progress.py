@@ -188,8 +188,8 @@ def _eta(status: TrainingJobStatus, facts: Facts, reported: wire.Progress, *, to
     if total is None or record is None or status.world is None or status.world.first_step_time is None:
         return None
     done = step - (record.step_resumed or 0)
-    spent = (facts.now - status.world.first_step_time).total_seconds()
-    return min(_LONGEST_ETA, int(max(0, total - step) * spent / done)) if done > 1 and spent > 0 else None
+    passed = (facts.now - status.world.first_step_time).total_seconds()
+    return min(_LONGEST_ETA, int(max(0, total - step) * passed / done)) if done > 1 and passed > 0 else None
 
 
 def _with_evaluation(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:

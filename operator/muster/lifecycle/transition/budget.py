@@ -44,31 +44,31 @@ def verdict(status: TrainingJobStatus, facts: Facts, record: AttemptRecord) -> V
 def with_charge(status: TrainingJobStatus, facts: Facts, record: AttemptRecord) -> TrainingJobStatus:
     """The restart after this failure, charged to the budget of its class."""
     assert record.failure_class
-    return _booked(status, facts, record.failure_class, by=1, time=facts.stamp)
+    return _counted_restart(status, facts, record.failure_class, by=1, time=facts.stamp)
 
 
 def with_charge_moved(status: TrainingJobStatus, facts: Facts, record: AttemptRecord, *, to: FailureClass) -> TrainingJobStatus:
     """Moves the charge for this restart to another class."""
     began = status.attempts[-1].start_time
-    return _booked(with_refund(status, facts, record), facts, to, by=1, time=began)
+    return _counted_restart(with_refund(status, facts, record), facts, to, by=1, time=began)
 
 
 def with_refund(status: TrainingJobStatus, facts: Facts, record: AttemptRecord) -> TrainingJobStatus:
     """Removes the charge for the restart after this failure."""
     assert record.failure_class
-    return _booked(status, facts, record.failure_class, by=-1, time=status.attempts[-1].start_time)
+    return _counted_restart(status, facts, record.failure_class, by=-1, time=status.attempts[-1].start_time)
 
 
 def with_progress(status: TrainingJobStatus, facts: Facts, step: int | None, *, ended: datetime | None = None) -> TrainingJobStatus:
     """Resets the count of attempts without progress if `step` is higher than the best one. If not, an attempt that has `ended` adds to
     it."""
-    books = status.restarts
-    if step is not None and step > books.best_step:
-        return replace(status, restarts=replace(books, best_step=step, without_progress=0))
+    counts = status.restarts
+    if step is not None and step > counts.best_step:
+        return replace(status, restarts=replace(counts, best_step=step, without_progress=0))
     if ended is None:
         return status
-    without_progress = 0 if _lasted(status, facts, ended) else books.without_progress + 1
-    return replace(status, restarts=replace(books, without_progress=without_progress))
+    without_progress = 0 if _lasted(status, facts, ended) else counts.without_progress + 1
+    return replace(status, restarts=replace(counts, without_progress=without_progress))
 
 
 def _lasted(status: TrainingJobStatus, facts: Facts, ended: datetime) -> bool:
@@ -107,12 +107,12 @@ def _over_limit(status: TrainingJobStatus, facts: Facts, record: AttemptRecord, 
     assert record.failure_class is not None
     assert record.end_time is not None
     limit = _limit(facts, record.failure_class)
-    if limit < 0 or _spent_before(status, facts, record, record.failure_class, until=record.end_time) < limit:
+    if limit < 0 or _charged_before(status, facts, record, record.failure_class, until=record.end_time) < limit:
         return None
     window = facts.spec.recovery.infrastructure.window_seconds
     within = f" within {window} s" if record.failure_class is FailureClass.INFRASTRUCTURE else ""
     restarts = "restart" if limit == 1 else "restarts"
-    message = f"the budget of {limit} {restarts}{within} after failures of class {record.failure_class} is spent; {last}"
+    message = f"the budget of {limit} {restarts}{within} after failures of class {record.failure_class} is used up; {last}"
     return Verdict(_EXCEEDED[record.failure_class], message, record.attempt)
 
 
@@ -125,13 +125,13 @@ def _limit(facts: Facts, failure_class: FailureClass) -> int:
     }[failure_class]
 
 
-def _spent_before(status: TrainingJobStatus, facts: Facts, record: AttemptRecord, failure_class: FailureClass, *, until: datetime) -> int:
+def _charged_before(status: TrainingJobStatus, facts: Facts, record: AttemptRecord, failure_class: FailureClass, *, until: datetime) -> int:
     """The restarts of the class, without the one that follows this failure. That restart is charged when the next attempt begins."""
     charged = 1 if record.attempt < status.attempt else 0
     if failure_class is FailureClass.INFRASTRUCTURE:
         return len(_within_window(facts, status.restarts.infrastructure, until=until)) - charged
-    books = status.restarts
-    return (books.preemption_count if failure_class is FailureClass.PREEMPTION else books.application_count) - charged
+    counts = status.restarts
+    return (counts.preemption_count if failure_class is FailureClass.PREEMPTION else counts.application_count) - charged
 
 
 def _within_window(facts: Facts, times: Sequence[datetime], *, until: datetime) -> tuple[datetime, ...]:
@@ -139,21 +139,21 @@ def _within_window(facts: Facts, times: Sequence[datetime], *, until: datetime) 
     return tuple(time for time in times if time > until - window)
 
 
-def _booked(status: TrainingJobStatus, facts: Facts, failure_class: FailureClass, *, by: int, time: datetime) -> TrainingJobStatus:
+def _counted_restart(status: TrainingJobStatus, facts: Facts, failure_class: FailureClass, *, by: int, time: datetime) -> TrainingJobStatus:
     """Counts a restart. The infrastructure budget needs all times within its window. The other classes keep a few times for users."""
     old = status.restarts
-    books: Restarts
+    new: Restarts
     match failure_class:
         case FailureClass.PREEMPTION:
             times = _changed(old.preemption, time, by=by)[-MAX_ATTEMPT_RECORDS:]
-            books = replace(old, preemption=times, preemption_count=_counted(old.preemption_count, by))
+            new = replace(old, preemption=times, preemption_count=_counted(old.preemption_count, by))
         case FailureClass.APPLICATION:
             times = _changed(old.application, time, by=by)[-MAX_ATTEMPT_RECORDS:]
-            books = replace(old, application=times, application_count=_counted(old.application_count, by))
+            new = replace(old, application=times, application_count=_counted(old.application_count, by))
         case FailureClass.INFRASTRUCTURE:
             times = _within_window(facts, _changed(old.infrastructure, time, by=by), until=facts.stamp)[-_MOST_TIMES:]
-            books = replace(old, infrastructure=times, infrastructure_count=_counted(old.infrastructure_count, by))
-    return replace(status, restarts=replace(books, total=_counted(old.total, by)))
+            new = replace(old, infrastructure=times, infrastructure_count=_counted(old.infrastructure_count, by))
+    return replace(status, restarts=replace(new, total=_counted(old.total, by)))
 
 
 def _counted(count: int, by: int) -> int:

@@ -11,11 +11,10 @@ from datetime import datetime, timedelta
 
 from muster.api.spec import CleanPodPolicy
 from muster.api.status import TrainingJobStatus
-from muster.lifecycle.actions import SIDE_CAR_SECONDS, Action, DeleteJob, DeleteReplica, deletion, shortening
+from muster.lifecycle.actions import Action, DeleteJob, DeleteReplica, deletion, shortening
 from muster.lifecycle.facts.facts import Facts
+from muster.lifecycle.facts.leaving import closed_at, exit_until, holds_resources, removed_by_force_at
 from muster.lifecycle.observed import ReplicaView
-
-_EXIT_SECONDS = 30
 
 
 def after_the_end(status: TrainingJobStatus, facts: Facts) -> tuple[Action, ...]:
@@ -34,41 +33,17 @@ def after_the_end(status: TrainingJobStatus, facts: Facts) -> tuple[Action, ...]
 def forced_deletions(facts: Facts) -> tuple[Action, ...]:
     """Removes by force the pods that are empty, or that should have ended long ago. Ends side-cars that have outlived the trainer
     container."""
-    views = (*facts.everyone, *facts.left_behind)
+    views = (*facts.everyone, *facts.orphaned)
     stuck = (view for view in views if (time := removed_by_force_at(view, facts)) and facts.now >= time)
     return (*(DeleteReplica(name=view.name, uid=view.uid, grace_seconds=0) for view in stuck), *shortening(views, facts.now))
 
 
-def removed_by_force_at(view: ReplicaView, facts: Facts) -> datetime | None:
-    """When Muster removes the replica's object by force if it still exists. None if it is not being deleted."""
-    if view.due is None or view.deleting is None:
-        return None
-    if view.empty and view.deleting < view.due:
-        return view.deleting
-    policy = facts.policy
-    return view.due + timedelta(seconds=policy.stuck_seconds if facts.is_fenced else policy.stuck_unfenced_seconds)
-
-
-def times_of_leaving(view: ReplicaView, facts: Facts) -> list[datetime | None]:
-    """When a replica whose end was requested is late, when this proves that its node does not answer, and when it is removed by force."""
-    overdue = view.due and view.due + timedelta(seconds=facts.policy.overdue_seconds)
-    return [view.due, overdue, removed_by_force_at(view, facts)]
-
-
-def holding_resources(status: TrainingJobStatus, facts: Facts) -> list[ReplicaView]:
-    """Pods that still use resources long after the end of the job, because the policy `None` keeps them."""
-    until = _exit_until(status)
-    if facts.spec.clean_pod_policy is not CleanPodPolicy.NONE or until is None or facts.now < until:
-        return []
-    return [view for view in facts.replicas if view.deleting is None and _holds_resources(view, facts)]
-
-
 def wake_times(status: TrainingJobStatus, facts: Facts) -> list[datetime | None]:
     """When to look again at a job that has ended."""
-    waits = any(_holds_resources(view, facts) for view in facts.replicas)
-    forced = (removed_by_force_at(view, facts) for view in (*facts.replicas, *facts.left_behind))
-    closed = (_closed_at(view) for view in facts.replicas)
-    return [expiry_time(status, facts), _exit_until(status) if waits else None, *forced, *closed]
+    waits = any(holds_resources(view, facts) for view in facts.replicas)
+    forced = (removed_by_force_at(view, facts) for view in (*facts.replicas, *facts.orphaned))
+    closed = (closed_at(view) for view in facts.replicas)
+    return [expiry_time(status, facts), exit_until(status) if waits else None, *forced, *closed]
 
 
 def expiry_time(status: TrainingJobStatus, facts: Facts) -> datetime | None:
@@ -79,28 +54,12 @@ def expiry_time(status: TrainingJobStatus, facts: Facts) -> datetime | None:
     return status.completion_time + timedelta(seconds=seconds)
 
 
-def _exit_until(status: TrainingJobStatus) -> datetime | None:
-    """Until when a replica whose processes have ended may exit by itself, so that its log and exit code stay available."""
-    return status.completion_time + timedelta(seconds=_EXIT_SECONDS) if status.completion_time else None
-
-
 def _is_cleaned_up(status: TrainingJobStatus, facts: Facts, view: ReplicaView) -> bool:
     match facts.spec.clean_pod_policy:
         case CleanPodPolicy.ALL:
             return True
         case CleanPodPolicy.NONE:
             return False
-    until = _exit_until(status)
-    exits_by_itself = view.spent and until is not None and facts.now < until
-    return _holds_resources(view, facts) and not exits_by_itself
-
-
-def _holds_resources(view: ReplicaView, facts: Facts) -> bool:
-    closed = _closed_at(view)
-    return not view.phase.ended or view.lingers or (closed is not None and facts.now >= closed)
-
-
-def _closed_at(view: ReplicaView) -> datetime | None:
-    """When the pod should have ended if the kubelet ends its last side-cars. None if it does not."""
-    ends = view.phase.ended and view.closing and view.deleting is None
-    return (view.finished or view.created) + timedelta(seconds=SIDE_CAR_SECONDS) if ends else None
+    until = exit_until(status)
+    exits_by_itself = view.has_reported_end and until is not None and facts.now < until
+    return holds_resources(view, facts) and not exits_by_itself

@@ -10,7 +10,7 @@ from muster.lifecycle.facts import gang
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.observed import ReplicaPhase
 from muster.lifecycle.state import Verdict, is_open, newest
-from muster.lifecycle.transition.pods import waiting_sentence
+from muster.lifecycle.waiting import waiting_sentence
 
 
 def verdict(status: TrainingJobStatus, facts: Facts) -> Verdict | None:

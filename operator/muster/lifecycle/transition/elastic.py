@@ -16,7 +16,7 @@ from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.observed import Replica, ReplicaPhase
 from muster.lifecycle.state import is_open, newest
 from muster.lifecycle.transition import spares
-from muster.lifecycle.transition.in_place import can_continue, reused_pods
+from muster.lifecycle.transition.in_place import reused_pods
 from muster.strategies.base import WorldPlan
 
 
@@ -86,17 +86,29 @@ def _resize_time(status: TrainingJobStatus, facts: Facts) -> datetime | None:
         return None
     members = _members(world)
     running = _running(facts) & members
-    if not running <= {view.replica for view in facts.everyone if can_continue(view)}:  # a new leader may lack reports
+    if not running <= {view.replica for view in facts.everyone if view.can_continue}:  # a new leader may lack reports
         return None
     if world.ready_time is None:
-        is_short = elastic.min_replicas <= len(running) < len(members)
-        shrink_time = world.created_time + timedelta(seconds=elastic.shrink_after_seconds)
-        return max([shrink_time, *_arrival_times(status, facts)]) if is_short else None
-    if running != members:
+        return _shrink_time(status, facts, running=len(running))
+    return _grow_time(status, facts) if running == members else None
+
+
+def _shrink_time(status: TrainingJobStatus, facts: Facts, *, running: int) -> datetime | None:
+    """When a world that starts goes on with the members that run. None if all run, or too few."""
+    elastic, world = facts.spec.elastic, status.world
+    if elastic is None or world is None or not elastic.min_replicas <= running < len(world.members):
         return None
-    is_ready = any(can_continue(view) and view.report and view.report.waiting for view in facts.standing_by)
-    trains = world.first_step_time or not facts.counts_steps(status)
-    return world.ready_time + timedelta(seconds=elastic.grow_after_seconds) if is_ready and trains else None
+    return max([world.created_time + timedelta(seconds=elastic.shrink_after_seconds), *_arrival_times(status, facts)])
+
+
+def _grow_time(status: TrainingJobStatus, facts: Facts) -> datetime | None:
+    """When a world that trains takes in the replicas that stand by. None if none is ready, or before the first step."""
+    elastic, world = facts.spec.elastic, status.world
+    if elastic is None or world is None or world.ready_time is None or not any(view.is_ready for view in facts.standing_by):
+        return None
+    if world.first_step_time is None and facts.counts_steps(status):
+        return None
+    return world.ready_time + timedelta(seconds=elastic.grow_after_seconds)
 
 
 def _arrival_times(status: TrainingJobStatus, facts: Facts) -> Iterable[datetime]:

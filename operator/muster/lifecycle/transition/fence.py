@@ -8,13 +8,11 @@ their folder.
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
-
 from muster.api.status import Member, TrainingJobStatus
+from muster.lifecycle.facts.acknowledging import grace_seconds
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.observed import ReplicaView
 from muster.lifecycle.state import is_open
-from muster.lifecycle.transition.in_place import grace_seconds
 
 _EXIT_SECONDS = 10
 
@@ -27,24 +25,6 @@ def is_clear(status: TrainingJobStatus, facts: Facts) -> bool:
 def is_proved(facts: Facts, *, older: bool, absent: bool) -> bool:
     """Whether the observation proves which replicas are gone. A cached observation proves that only without older or absent replicas."""
     return facts.live or not (older or absent)
-
-
-def acknowledging(status: TrainingJobStatus, facts: Facts) -> tuple[ReplicaView, ...]:
-    """Replicas that the current attempt keeps, that have not acknowledged it, and that still have time to."""
-    uids = {member.uid for member in _awaited(status)}
-    if not uids or facts.now >= _acknowledge_until(status, facts):
-        return ()
-    return tuple(view for view in facts.older_than(status.attempt) if view.uid in uids and view.is_active)
-
-
-def acknowledge_due(status: TrainingJobStatus, facts: Facts) -> datetime | None:
-    """Until when such replicas may acknowledge the current attempt."""
-    return _acknowledge_until(status, facts) if _awaited(status) else None
-
-
-def may_acknowledge(status: TrainingJobStatus, facts: Facts) -> bool:
-    """Whether a replica still has time to acknowledge the current attempt."""
-    return status.world is not None and facts.now < _acknowledge_until(status, facts)
 
 
 def exit_seconds(status: TrainingJobStatus, facts: Facts, view: ReplicaView) -> int | None:
@@ -64,12 +44,3 @@ def member_to_start(status: TrainingJobStatus, uid: str) -> Member | None:
         return None
     member = world.member_of.get(uid)
     return member if member is not None and not member.awaited else None
-
-
-def _awaited(status: TrainingJobStatus) -> list[Member]:
-    return [member for member in status.world.members if member.awaited] if status.world else []
-
-
-def _acknowledge_until(status: TrainingJobStatus, facts: Facts) -> datetime:
-    assert status.world is not None
-    return status.world.created_time + timedelta(seconds=facts.policy.acknowledge_seconds + grace_seconds(facts.spec, status))

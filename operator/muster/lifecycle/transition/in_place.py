@@ -6,19 +6,18 @@ processes. A strategy may restart only some roles. The members of other roles ar
 
 from __future__ import annotations
 
-from muster.api import grace
-from muster.api.spec import RoleName, TrainingJobSpec
+from collections.abc import Iterable
+
+from muster.api.spec import RoleName
 from muster.api.status import Reason, TrainingJobStatus
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.failure import cause_of_end
-from muster.lifecycle.facts.membership import has_current_form
+from muster.lifecycle.facts.membership import has_current_template
 from muster.lifecycle.facts.silence import is_silent_after_the_end
 from muster.lifecycle.observed import Replica, ReplicaView
-from muster.lifecycle.state import newest, newest_ended
+from muster.lifecycle.state import newest
 from muster.lifecycle.transition.nodes import avoided
-
-_STOPPED_IN_ADVANCE = frozenset({Reason.DISRUPTED, Reason.DEVICE_TAINTED, Reason.EVICTED, Reason.POD_DELETED, Reason.PREEMPTED})
-"""Reasons for an end that Muster announces to the processes, so that all ranks save at the same step."""
+from muster.strategies.base import RestartScope, RestartsWith
 
 
 def reused_pods(status: TrainingJobStatus, facts: Facts) -> dict[Replica, str]:
@@ -31,10 +30,10 @@ def reused_pods(status: TrainingJobStatus, facts: Facts) -> dict[Replica, str]:
     if record is not None and record.reason is Reason.GANG_REQUEUED:
         return {}
     avoided_nodes = {node.name for node in avoided(status, facts)} if status.restarts.without_progress else set()
-    views = (view for view in facts.everyone if can_continue(view) or _may_continue_unreported(status, facts, view))
+    views = (view for view in facts.everyone if view.can_continue or _may_continue_unreported(status, facts, view))
     if facts.replaces_at_once:
         views = (view for view in views if not is_silent_after_the_end(view, facts))
-    return {view.replica: view.uid for view in views if view.node not in avoided_nodes and has_current_form(facts.observed, view)}
+    return {view.replica: view.uid for view in views if view.node not in avoided_nodes and has_current_template(facts.observed, view)}
 
 
 def unaffected_members(status: TrainingJobStatus, facts: Facts) -> dict[Replica, int]:
@@ -47,10 +46,10 @@ def unaffected_members(status: TrainingJobStatus, facts: Facts) -> dict[Replica,
     well = [member for member in world.members if member.uid in uids and not member.awaited and member.label != record.replica]
     are_well = {member.replica for member in well}  # to compare whole members would take quadratic time
     broken = {member.role for member in world.members if member.replica not in are_well}
-    scopes = [facts.strategy.restarts_with(role) for role in broken]
-    if None in scopes:
+    scope = _restarting(broken, facts)
+    if isinstance(scope, RestartScope):
         return {}
-    restarting = frozenset[RoleName]().union(*(scope for scope in scopes if scope), _suspects(status.attempt, facts))
+    restarting = scope | _suspects(status.attempt, facts)
     return {
         member.replica: status.attempt if member.incarnation is None else member.incarnation
         for member in well
@@ -58,32 +57,32 @@ def unaffected_members(status: TrainingJobStatus, facts: Facts) -> dict[Replica,
     }
 
 
+def _restarting(broken: Iterable[RoleName], facts: Facts) -> RestartsWith:
+    """What restarts with broken replicas of these roles."""
+    roles = frozenset[RoleName]()
+    for role in broken:
+        scope = facts.strategy.restarts_with(role)
+        if isinstance(scope, RestartScope):
+            return scope
+        roles |= scope
+    return roles
+
+
 def training_continues(status: TrainingJobStatus, facts: Facts) -> bool:
     """Whether the training itself goes on, because members of the decisive role are unaffected."""
     return any(role == facts.strategy.decisive for role, _ in unaffected_members(status, facts))
 
 
-def can_continue(view: ReplicaView) -> bool:
-    """Whether the supervisor of the replica can start another attempt, on healthy devices."""
-    return view.report is not None and view.report.in_place and view.is_active and not view.unhealthy_devices
-
-
 def _is_well(view: ReplicaView) -> bool:
-    return can_continue(view) and not view.spent
-
-
-def grace_seconds(spec: TrainingJobSpec, status: TrainingJobStatus) -> int:
-    """Seconds that the newest ended attempt had for a save. 0 if its world lost a member or hung, because such a world cannot save."""
-    ended = newest_ended(status)
-    can_save = ended is not None and (ended.failure_class is None or ended.reason in _STOPPED_IN_ADVANCE)
-    return grace.seconds(spec, status) if can_save else 0
+    return view.can_continue and not view.has_reported_end
 
 
 def _suspects(attempt: int, facts: Facts) -> frozenset[RoleName]:
     """Roles that may have broken, because a replica that would restart with them reports a lost peer."""
     causes = ((view.role, cause_of_end(view, stopped=False)) for view in facts.trainers(attempt))
     reporting = {role for role, cause in causes if cause and cause.reason is Reason.PEER_LOST}
-    return frozenset(role for role in facts.strategy.roles if reporting & (facts.strategy.restarts_with(role) or frozenset()))
+    scopes = {role: facts.strategy.restarts_with(role) for role in facts.strategy.roles}
+    return frozenset(role for role, scope in scopes.items() if not isinstance(scope, RestartScope) and reporting & scope)
 
 
 def _may_continue_unreported(status: TrainingJobStatus, facts: Facts, view: ReplicaView) -> bool:
@@ -95,7 +94,7 @@ def _may_continue_unreported(status: TrainingJobStatus, facts: Facts, view: Repl
     """
     if view.report is not None or not view.is_active or view.unhealthy_devices or status.world is None or not facts.spec.trainer.supervised:
         return False
-    if facts.strategy.restarts_with(view.role) is not None:
+    if facts.strategy.restarts_with(view.role) is not RestartScope.WHOLE_WORLD:
         return False
     has_reported = status.progress is not None or any(record.step_resumed is not None for record in status.attempts)
     return has_reported and view.uid in status.world.member_of

@@ -18,7 +18,17 @@ from muster.lifecycle.facts.failure import DEVICE_REASONS
 from muster.lifecycle.observed import ReplicaView
 
 DEATHS = 2
-_ELSEWHERE = frozenset({Reason.PEER_LOST, Reason.STORAGE_UNAVAILABLE, Reason.INPUT_UNAVAILABLE, Reason.INPUT_DISK_FULL})
+_ELSEWHERE = frozenset(
+    {
+        Reason.PEER_LOST,
+        Reason.STORAGE_UNAVAILABLE,
+        Reason.STORAGE_FULL,
+        Reason.STORAGE_READ_ONLY,
+        Reason.STORAGE_FORBIDDEN,
+        Reason.INPUT_UNAVAILABLE,
+        Reason.INPUT_DISK_FULL,
+    }
+)
 
 
 def avoided(status: TrainingJobStatus, facts: Facts) -> tuple[AvoidedNode, ...]:

@@ -1,8 +1,8 @@
 """Replacements under a new name, for pods whose end cannot be confirmed.
 
 A pod on a node that is dead, frozen or cut off stays for minutes, and its name is taken. If fences keep its processes from doing harm, the
-next world does not wait for the pod. The status lists the pod as left behind. The names of the new pod end in the number of the attempt.
-All names are functions of the status, so that every leader uses the same names.
+next world does not wait for the pod. Such a pod is orphaned, and the status lists it. The names of the new pod end in the number of the
+attempt. All names are functions of the status, so that every leader uses the same names.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SUFFIXES = 1000
 """The number of suffixes. They have three digits at most, so that names stay short."""
 
 
-def with_left_behind(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
+def with_orphaned(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
     """The status with the pods of older attempts that do not answer now. A ready spare, or a new pod, takes the place of each. A ready
     spare also takes the place of a pod that has ended before it could acknowledge the attempt."""
     if not is_open(status) or status.world is None:
@@ -40,7 +40,7 @@ def with_left_behind(status: TrainingJobStatus, facts: Facts) -> TrainingJobStat
 
 
 def without_deleted(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
-    """The status without the pods left behind that are gone. Only a live observation proves that."""
+    """The status without the orphaned pods that are gone. Only a live observation proves that."""
     if not facts.live or not status.left_behind:
         return status
     uids = {view.uid for view in facts.observed.replicas}
@@ -54,9 +54,9 @@ def suffix_of(replica: Replica, status: TrainingJobStatus, *, attempt: int) -> i
 
 
 def actions(status: TrainingJobStatus, facts: Facts) -> tuple[Action, ...]:
-    """Deletes the pods left behind, and looks whether they are gone."""
-    deletions = tuple(action for view in facts.left_behind for action in deletion(view))
-    any_absent = len(facts.left_behind) < len(status.left_behind) and not facts.live
+    """Deletes the orphaned pods, and looks whether they are gone."""
+    deletions = tuple(action for view in facts.orphaned for action in deletion(view))
+    any_absent = len(facts.orphaned) < len(status.left_behind) and not facts.live
     return (*deletions, LookLive()) if any_absent else deletions
 
 

@@ -14,7 +14,7 @@ from muster.lifecycle.facts import gang
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.observed import ReplicaView
 from muster.lifecycle.state import is_open
-from muster.lifecycle.transition.pods import listed, reasons
+from muster.lifecycle.waiting import listed, reasons
 
 _MOST_DOUBLINGS = 20
 

@@ -11,12 +11,12 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from muster.api.status import Member, Reason, TrainingJobStatus, World
+from muster.lifecycle.facts.acknowledging import may_acknowledge
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.silence import is_silent
 from muster.lifecycle.observed import Replica, ReplicaView
 from muster.lifecycle.state import newest
-from muster.lifecycle.transition.fence import may_acknowledge
-from muster.lifecycle.transition.in_place import can_continue, reused_pods
+from muster.lifecycle.transition.in_place import reused_pods
 from muster.strategies.base import WorldPlan
 
 
@@ -48,7 +48,7 @@ def is_outgrown(world: World, facts: Facts) -> bool:
 def ready(facts: Facts) -> list[ReplicaView]:
     """The replicas that stand by and can take a place at once. A spare of a job that has become smaller meanwhile has no place."""
     positions = facts.pool.positions
-    return [view for view in facts.standing_by if view.replica in positions and is_ready(view) and not is_silent(view, facts)]
+    return [view for view in facts.standing_by if view.replica in positions and view.is_ready and not is_silent(view, facts)]
 
 
 def with_successors(
@@ -91,8 +91,3 @@ def _taken(free: list[ReplicaView], nodes: set[str]) -> ReplicaView:
 def _member_of(spare: ReplicaView) -> Member:
     """The spare as a member that has not acknowledged the attempt yet."""
     return Member(role=spare.role, index=spare.index, uid=spare.uid, awaited=True, suffix=spare.suffix)
-
-
-def is_ready(view: ReplicaView) -> bool:
-    """Whether a replica that stands by can take a place at once."""
-    return can_continue(view) and view.report is not None and view.report.waiting
