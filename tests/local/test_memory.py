@@ -92,6 +92,33 @@ def check_resumed(running: BareWorld, done: int) -> None:
 # under `muster run`
 
 
+@pytest.mark.parametrize(
+    ("strategy", "options"),
+    [
+        pytest.param("FSDP", {}, id="fsdp"),
+        pytest.param("TensorParallel", {}, id="tensor-parallel", marks=pytest.mark.thorough),
+        pytest.param("Pipeline", {"pipeline": {"microBatches": 4}}, id="pipeline", marks=pytest.mark.thorough),
+    ],
+)
+def test_a_killed_process_costs_no_step_although_the_job_does_not_mention_snapshots(
+    strategy: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    """The process is killed when the snapshot of the newest step is complete. The steps are long, so the trainer takes many snapshots."""
+    config, batch = {"epochs": 1, "seed": 7}, {"globalSize": 128, "accumulationSteps": 1, "learningRateScaling": "None"}
+    trained = {"task": "digits", "config": {**config, "stepDelaySeconds": 1.0}}
+    run = LocalJob(tmp_path)
+    with run.running(run.write(job("tiny", strategy=strategy, trainer=trained, batch={"globalSize": 128}, options=options))):
+
+        def is_newest(event: Mapping[str, Any]) -> bool:
+            return event["step"] >= max(4, *(each["step"] for each in run.events("step")))
+
+        run.wait_for_event("snapshot", is_newest)
+        run.kill(f"worker-{seeded_random().randrange(2)}")
+        run.check_succeeded(proofs.uninterrupted(strategy, config, options=options, batch=batch).losses())
+    record = run.attempts[-1]
+    assert (record["resumedFrom"], record["stepsLost"]) == ("Memory", 0)
+
+
 def run_job(name: str, *, replicas: int, every: int = 1, storage: int = 1000, **spec: Any) -> dict[str, Any]:
     return job(
         name,
@@ -153,7 +180,7 @@ def test_the_trainer_chooses_the_steps_between_snapshots() -> None:
     job = document({}, every=None)
     with replicas(2) as held:
         with world("FSDP", job, memories=held.descriptors) as first:
-            first.wait_for_event("snapshot")  # it is complete some steps after step 10
+            first.wait_for_event("snapshot")
             first.wait_for_step(random.randint(15, 40))
             time.sleep(random.uniform(0, STEP_SECONDS))
             first.kill(1)
@@ -161,7 +188,7 @@ def test_the_trainer_chooses_the_steps_between_snapshots() -> None:
         second = finished("FSDP", job, held, attempt=1)
     (resumed,) = second.events("resumed")
     taken = [event["step"] for event in first.events("snapshot")]
-    assert taken[0] == 10
+    assert taken[0] == 1
     assert resumed["source"] == "Memory"
     assert resumed["step"] >= taken[-1]  # one more may be complete
     assert {**first.losses(), **second.losses()} == proofs.uninterrupted("FSDP").losses()

@@ -27,6 +27,7 @@ from muster_contract.notices import NoticeReason
 from muster_contract.trainer_spec import MemorySpec, TrainerSpec
 from muster_contract.wire import decode, encode
 from muster_trainer.host.events import Events
+from muster_trainer.host.memory import room_for_snapshots
 from muster_trainer.host.priority import yield_to_steps
 from muster_trainer.pytorch import packing
 from muster_trainer.pytorch.parallel import ParallelModel
@@ -35,12 +36,13 @@ from muster_trainer.pytorch.world import TIMEOUT, World, detect_peer_loss
 from muster_trainer.snapshots.arena import HEADER_BYTES, Arena, FilledSlot, Header, layout, pack, unpack
 from muster_trainer.snapshots.checksum import checksum, is_intact
 from muster_trainer.snapshots.choice import CompleteSnapshot, choose, generation_of, identity_of, newest_step
-from muster_trainer.snapshots.interval import FIRST_STEPS, Cost, StepsBetween
+from muster_trainer.snapshots.interval import Cost, StepsBetween
 from muster_trainer.snapshots.placement import Place, Placement, place
 from muster_trainer.snapshots.slots import Slots, too_small
 
 _HEADER, _PAYLOAD = 0, 1
 """Tags of messages."""
+_STEPS_BETWEEN_EMPTYINGS = 10
 _CLOCK_OF_THREAD = 6
 """Linux: the kind of a clock that has the id of a thread in its other bits (CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED)."""
 
@@ -54,10 +56,11 @@ class Snapshots:
     def __init__(
         self, arena: Arena, env: ReplicaEnvironment, spec: TrainerSpec, world: World, events: Events, places: Sequence[Place]
     ) -> None:
-        assert spec.memory is not None
-        self._spec: MemorySpec = spec.memory
+        assert spec.snapshots is not None
+        self._spec: MemorySpec = spec.snapshots
         self._arena, self._env, self._world, self._events, self._places = arena, env, world, events, places
         self._identity = identity_of(spec, world.size)
+        self._is_sized = spec.snapshots.size_mib is not None
         self._slots = Slots(arena, job=env.job_uid, attempt=env.attempt, identity=self._identity)
         self._flight: Future[list[Cost]] | None = None
         self._copying: packing.Copying | None = None
@@ -67,11 +70,13 @@ class Snapshots:
         self._failed = False
         self._own_is_complete = threading.Event()
         self._gather_filled_slots()
+        self._has_room = True if self._filled_slots[world.rank] else None
+        self._needs_step = not self._is_sized and not all(self._filled_slots)
 
     @classmethod
     def open(cls, spec: TrainerSpec, world: World) -> Snapshots | None:
         """The snapshots of this rank. None if the job has none in memory, or if a rank has no memory for them."""
-        if spec.memory is None:
+        if spec.snapshots is None:
             return None
         env, events = ReplicaEnvironment.from_environment(os.environ), Events.from_environment(os.environ, world.rank)
         arena = Arena.from_environment(os.environ)
@@ -98,7 +103,7 @@ class Snapshots:
         self._parallel, self._initial_numbers = parallel, initial_numbers
         self._cut: tuple[int, ...] = parallel.cut
         # A snapshot that empties a pipeline changes its losses, and these must not depend on the measured cost of snapshots.
-        chosen = FIRST_STEPS if parallel.is_emptied_between_steps else None
+        chosen = _STEPS_BETWEEN_EMPTYINGS if parallel.is_emptied_between_steps else None
         self.between = StepsBetween(self._spec.every_steps or chosen, drained=parallel.batches_in_flight)
         self._shard = packing.shard_of(parallel.module)
         self._shards = self._world.gather(self._shard)
@@ -168,7 +173,7 @@ class Snapshots:
             self._report_too_small(0)
             return
         self._arena.format(slots=slots, stride=stride)
-        if self._world.rank == 0 and self.copies < self._spec.copies:
+        if self._world.rank == 0 and self.copies < self._spec.copies and not self._spec.auto:
             self._events.notice(
                 NoticeReason.MEMORY_UNUSED,
                 f"snapshots have {self.copies} copies and not {self._spec.copies}: there are too few replicas",
@@ -182,8 +187,8 @@ class Snapshots:
         began = time.monotonic()
         self.land()
         self.between.start(step)
-        if not self.is_on:
-            on_complete(None)
+        if not self.is_on or (self._needs_step and not self.between.step_seconds):
+            on_complete(None)  # before the first step it is not known how much memory the training needs
             return
         parallel = self._parallel
         parallel.finish_updates()
@@ -191,7 +196,7 @@ class Snapshots:
             with detect_peer_loss():
                 parallel.sync_buffers()
         packed = self._packed() if self._world.rank in self._placement.keepers else None
-        fits = packed is None or packed.size <= self._arena.room
+        fits = packed is None or self._fits(packed.size)
         slot = self._slots.free()
         header = self._header(step, event, packed.size if packed else 0)
         if packed and fits:
@@ -249,6 +254,14 @@ class Snapshots:
         packed.write(content)
         self._arena.complete(slot, replace(self._header(step, event, packed.size), checksum=checksum(content)))
         return True
+
+    def _fits(self, size: int) -> bool:
+        """Whether snapshots of this size fit into the memory. If the job does not name its size, they must fit into what the training
+        leaves free after its first step. Snapshots of an earlier attempt have taken their memory already."""
+        if self._has_room is None and not self._is_sized:
+            pods = {each.pod for each in self._places if each.node == self._places[self._world.rank].node}
+            self._has_room = self._placement.slots * size <= room_for_snapshots(os.environ, pods=len(pods))
+        return self._has_room is not False and size <= self._arena.room
 
     def _packed(self) -> packing.Packed:
         return packing.Packed.of(self._parallel.module, self._parallel.stored_optimizer, self._initial_numbers)

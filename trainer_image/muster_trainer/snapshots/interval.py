@@ -13,7 +13,7 @@ MOST = 0.02
 SPREAD = 2
 """The measured cost of the slowest rank counts so many times. `bench.memory` found that snapshots take 1.2 to 1.7 times that cost, probably
 because delays of different ranks add up when ranks wait for each other."""
-FIRST_STEPS = 10
+FIRST_STEPS = 1
 """The steps between snapshots until the first snapshots of an attempt have been measured."""
 _RECENT = 5
 _STEPS = 32

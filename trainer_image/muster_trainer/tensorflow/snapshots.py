@@ -46,13 +46,13 @@ class ChiefMemory:
     def __init__(
         self, arena: Arena, spec: TrainerSpec, *, in_flight: int, read: Callable[[], Table], write: Callable[[Table], object]
     ) -> None:
-        assert spec.memory is not None
+        assert spec.snapshots is not None
         self._env = ReplicaEnvironment.from_environment(os.environ)
         self._events = Events.from_environment(os.environ, 0)
-        self._arena, self._spec, self._read, self._write = arena, spec.memory, read, write
+        self._arena, self._spec, self._read, self._write = arena, spec.snapshots, read, write
         self._identity = identity_of(spec, 1)
         self._slots = Slots(arena, job=self._env.job_uid, attempt=self._env.attempt, identity=self._identity)
-        self.between = StepsBetween(spec.memory.every_steps, drained=in_flight)
+        self.between = StepsBetween(spec.snapshots.every_steps, drained=in_flight)
         self.is_on = True
         self._flight: Future[Cost] | None = None
         self._thread = ThreadPoolExecutor(1, "snapshot", initializer=yield_to_steps)
@@ -61,7 +61,7 @@ class ChiefMemory:
     @classmethod
     def open(cls, spec: TrainerSpec, *, in_flight: int, read: Callable[[], Table], write: Callable[[Table], object]) -> ChiefMemory | None:
         """The memory of this process. None if the job has no snapshots in memory, or if the supervisor has no memory for them."""
-        if spec.memory is None:
+        if spec.snapshots is None:
             return None
         arena = Arena.from_environment(os.environ)
         if arena is None:

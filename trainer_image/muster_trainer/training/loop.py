@@ -271,8 +271,13 @@ class Training:
         where = "storage" if point.source is ResumeSource.STORAGE else "the beginning"
         if snapshot is None and parts > point.step:
             self._not_in_memory(f"no snapshot in memory has all parts (the newest part is of step {parts}); training goes on from {where}")
-        elif self.memory and not parts and self.env.attempt and point.source is ResumeSource.STORAGE and not self.unmeasured:
+        elif self._expects_snapshots and not parts and point.source is ResumeSource.STORAGE and not self.unmeasured:
             self._not_in_memory(f"no replica has a snapshot of an earlier attempt in its memory; training goes on from {where}")
+
+    @property
+    def _expects_snapshots(self) -> bool:
+        """Whether earlier attempts took snapshots, because the job asks for them."""
+        return self.memory is not None and self.env.attempt > 0 and not (self.spec.snapshots and self.spec.snapshots.auto)
 
     def _not_in_memory(self, message: str) -> None:
         self.events.notice(NoticeReason.SNAPSHOT_INCOMPLETE, message)
