@@ -119,10 +119,10 @@ def test_a_killed_process_costs_no_step_although_the_job_does_not_mention_snapsh
     assert (record["resumedFrom"], record["stepsLost"]) == ("Memory", 0)
 
 
-def run_job(name: str, *, replicas: int, every: int = 1, storage: int = 1000, **spec: Any) -> dict[str, Any]:
+def run_job(name: str, *, replicas: int, every: int = 1, storage: int = 1000, strategy: str = "FSDP", **spec: Any) -> dict[str, Any]:
     return job(
         name,
-        strategy="FSDP",
+        strategy=strategy,
         replicas=replicas,
         trainer={"task": "digits", "config": {"epochs": 3, "seed": 7, "stepDelaySeconds": 2 * STEP_SECONDS}},
         batch={"globalSize": 64},
@@ -144,6 +144,30 @@ def test_a_replica_is_killed_with_its_supervisor_and_the_job_goes_on_from_memory
     snapshot = run.status["snapshot"]
     assert (snapshot["step"], snapshot["copies"]) == (proofs.STEPS, 1)
     assert 0 < snapshot["bytes"] <= 2 * 64 * MIB
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options"),
+    [
+        pytest.param("FSDP", {"mesh": {"data": 4, "shard": 2}}, id="hybrid"),
+        pytest.param("TensorParallel", {"mesh": {"data": 2, "tensor": 2}}, id="tensor-parallel", marks=pytest.mark.thorough),
+        pytest.param("Pipeline", {"mesh": {"data": 2, "pipeline": 2}}, id="pipeline", marks=pytest.mark.thorough),
+    ],
+)
+def test_ranks_that_have_each_shard_twice_keep_the_steps_after_the_newest_snapshot(
+    strategy: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    run, every = LocalJob(tmp_path), 10
+    like = proofs.uninterrupted(strategy, size=4, options=options).losses()
+    with run.running(run.write(run_job("tiny", replicas=4, every=every, strategy=strategy, options=options))):
+        run.wait_for_event("snapshot", lambda event: event["step"] == every)
+        run.wait_for_step(every + seeded_random().randint(2, 5))
+        run.kill(f"worker-{seeded_random().randrange(4)}")
+        run.check_succeeded(like)
+    first, second = run.attempts
+    assert (second["resumedFrom"], second["stepsLost"]) == ("Memory", 0)
+    assert second["stepResumed"] > every
+    assert second["stepResumed"] >= first["lastStep"]
 
 
 @pytest.mark.thorough

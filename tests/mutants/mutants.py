@@ -488,7 +488,6 @@ MUTANTS: tuple[Mutant, ...] = (
 SILENCE = "lifecycle/test_replacing"
 SURVIVORS = "trainer/test_survivors"
 GOING_ON = "trainer/test_going_on"
-JOINT_RESCUE = "trainer/test_joint_rescue"
 
 
 def _split_gang(changed: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -858,27 +857,6 @@ BY_UNIT_TESTS: tuple[Mutant, ...] = (
         "muster_trainer.training.survivor:Survivor.wait",
         lambda original: lambda self, *, rescue, **named: original(self, rescue=lambda: None, **named),
         GOING_ON,
-    ),
-    _unit(
-        "no-doubt",
-        "a reported step is lost if the only rank that finished it leaves its note last",
-        "muster_trainer.training.joint_rescue:_is_in_doubt",
-        _always(False),
-        JOINT_RESCUE,
-    ),
-    _unit(
-        "nobody-advances",
-        "all steps are lost if ranks are one step apart when a peer is lost",
-        "muster_trainer.training.joint_rescue:able",
-        lambda original: lambda standings, step: [rank for rank, each in standings.items() if each.step == step],
-        JOINT_RESCUE,
-    ),
-    _unit(
-        "shards-are-not-waited-for",
-        "a rescue of several ranks is refused when it is read, because it lacks a shard",
-        "muster_trainer.training.joint_rescue:holds_all",
-        lambda original: lambda ranks, shards: bool(ranks),
-        JOINT_RESCUE,
     ),
     _unit(
         "waits-without-end",

@@ -278,7 +278,7 @@ class Joins(Training):
         }.items():
             monkeypatch.setenv(f"MUSTER_{name}", value)
         self.rescues: list[tuple[int, int]] = []
-        engine = SimpleNamespace(rank=1, rescues=True, shards=(), can_advance=False, fingerprint=dict, store_in_memory=lambda *_: False)
+        engine = SimpleNamespace(rank=1, rescues=True, fingerprint=dict, store_in_memory=lambda *_: False)
         events = SimpleNamespace(phase=lambda _: None, fingerprint=lambda _: None, emit=lambda _: None)
         survivor = SimpleNamespace(joining=nullcontext, survived=lambda _: None)
         spec = SimpleNamespace(checkpoint=CheckpointSpec(str(directory)))

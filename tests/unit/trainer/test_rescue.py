@@ -11,7 +11,6 @@ import pytest
 from muster_contract.errors import PeerLost, StorageUnavailable
 from muster_contract.events import Event, Step
 from muster_contract.notices import NoticeReason
-from muster_trainer.training.joint_rescue import Standing
 from muster_trainer.training.loop import Training
 
 
@@ -27,21 +26,16 @@ class Left:
         seconds: float = 2.0,
         step: int | None = 10,
         saved_before: int | None = None,
-        shards: tuple[str, ...] = (),
-        can_advance: bool = False,
     ) -> None:
         self.stored: list[int] = []
         self.has_memory = self._delays_events = False
-        self.engine = SimpleNamespace(
-            rank=rank, rescues=rescues, shards=shards, can_advance=can_advance, store_in_memory=self._record_store
-        )
+        self.engine = SimpleNamespace(rank=rank, rescues=rescues, store_in_memory=self._record_store)
         self.task = SimpleNamespace(config=SimpleNamespace(nanLoss="Skip"))
         self.done, self.saved_before = done, saved_before
         self.last = Step(step=done, loss="0.5") if done is not None else None
         self.sent: list[Event] = []
         self.summaries = SimpleNamespace(close=lambda: None)
-        self.saver: Any = SimpleNamespace(step=step, seconds=seconds, rescue=self._save, rescue_together=self._save_together)
-        self.together: list[Any] = []
+        self.saver: Any = SimpleNamespace(step=step, seconds=seconds, rescue=self._save)
         self.events = SimpleNamespace(emit=self.sent.append, phase=lambda phase: None, notice=self._notice)
         self.saved: list[Any] = []
         self.notices: list[tuple[NoticeReason, str]] = []
@@ -54,12 +48,6 @@ class Left:
         if self.error:
             raise self.error
         self.saved.append(manifest)
-
-    def _save_together(self, own: Standing, manifest_of: Any, *, is_saved: bool) -> None:
-        self.together.append((own, manifest_of(14), is_saved))
-
-    def _has_skipped(self, done: int) -> bool:
-        return Training._has_skipped(self, done)  # type: ignore[arg-type]
 
     def _record_store(self, step: int, event: str | None) -> bool:
         if self.has_memory:
@@ -106,38 +94,6 @@ def test_a_rescue_saves_uncommitted_steps_and_the_error_is_the_lost_peer(left: L
 def test_a_rescue_needs_new_steps_time_and_the_whole_state(left: Left) -> None:
     left._rescue()
     assert left.saved == []
-
-
-SHARDS = ("a", "b", "a", "b")
-
-
-@pytest.mark.parametrize(
-    ("left", "standing", "is_saved"),
-    [
-        (Left(shards=SHARDS), Standing(13, can_advance=False), False),
-        (Left(shards=SHARDS, can_advance=True), Standing(13, can_advance=True), False),
-        (Left(shards=SHARDS, can_advance=True, done=10), Standing(10, can_advance=True), True),
-        (Left(shards=SHARDS, seconds=9.9), Standing(13, can_advance=False), False),
-    ],
-)
-def test_ranks_with_shards_of_the_state_save_together(left: Left, standing: Standing, is_saved: bool) -> None:
-    left._rescue()
-    assert left.together == [(standing, (14, "PeerLost"), is_saved)]
-    assert left.saved == []
-
-
-@pytest.mark.parametrize("left", [Left(shards=SHARDS, done=10), Left(shards=SHARDS, done=None), Left(shards=SHARDS, seconds=10.1)])
-def test_ranks_with_shards_save_nothing_old_and_nothing_without_time(left: Left) -> None:
-    left._rescue()
-    assert left.together == []
-
-
-@pytest.mark.parametrize(("loss", "skipped"), [("nan", True), ("0.5", False)])
-def test_a_rank_tells_the_others_that_it_has_left_out_the_update(loss: str, skipped: bool) -> None:
-    left = Left(shards=SHARDS)
-    left.last = Step(step=13, loss=loss)
-    left._rescue()
-    assert left.together[0][0].skipped is skipped
 
 
 @pytest.mark.parametrize(("rank", "reported"), [(0, []), (2, [13])])

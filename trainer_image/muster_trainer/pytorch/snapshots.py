@@ -12,6 +12,7 @@ import json
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -235,15 +236,28 @@ class Snapshots:
         if self._failed:
             self.is_on = False
 
+    @property
+    def are_of_use_alone(self) -> bool:
+        """Whether ranks that store their parts without the others may have all of the state: each part is on two ranks or more."""
+        if self._parallel.updates_within_passes:
+            return False
+        return self._parallel.layout.holds_whole_model or min(Counter(self._shards).values()) > 1
+
     def rescue(self, step: int, event: str | None, restore: Callable[[], object]) -> bool:
-        """Stores the state after `step`, without the other ranks. Returns whether this rank has it in memory."""
-        if not self.is_on or not self._parallel.layout.holds_whole_model:
+        """Stores this rank's part of the state after `step`, without the other ranks. Returns whether this rank has it in memory.
+
+        A rank with the whole state may overwrite its older snapshot, because its newer one is whole. A part overwrites no snapshot that
+        other ranks may need.
+        """
+        if not self.is_on or not self.are_of_use_alone:
             return False
         if self._flight is not None and not self._own_is_complete.wait(RESCUE_SECONDS / 2):
             return False
         own = [self._slots.generation(slot) for slot in (0, 1)]
         if (self._env.attempt, step) in own:
             return True
+        if not self._parallel.layout.holds_whole_model and self._slots.is_newest_unconfirmed:
+            return False  # one of the two may be the newest complete snapshot, and this rank does not know which
         restore()
         packed = self._packed()
         if packed.size > self._arena.room:

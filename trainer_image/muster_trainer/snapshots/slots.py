@@ -28,6 +28,12 @@ class Slots:
         header = self._arena.header(slot)
         return generation_of(header) if header and self._is_own(header) else _NONE
 
+    @property
+    def is_newest_unconfirmed(self) -> bool:
+        """Whether this rank does not know that its own newest snapshot is complete on all ranks."""
+        newest = max(self.generation(0), self.generation(1))
+        return newest not in (_NONE, self.protected)
+
     def free(self, stream: int = 0) -> int:
         """The slot to overwrite, of the two slots for one rank's snapshots. `stream` 0 are the snapshots of this rank."""
         first, second = 2 * stream, 2 * stream + 1

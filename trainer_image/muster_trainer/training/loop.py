@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 from muster_contract.codes import ExitCode
@@ -43,7 +42,6 @@ from muster_trainer.tasks.module import Task, describe
 from muster_trainer.training.agreement import agree, gather, leave, of_all
 from muster_trainer.training.engine import Engine, StepOutcome, Survival, rate_share
 from muster_trainer.training.interval import SaveInterval
-from muster_trainer.training.joint_rescue import Standing
 from muster_trainer.training.outage import Outage
 from muster_trainer.training.pace import Pace
 from muster_trainer.training.resume_point import ResumePoint, agree_on_resume_point, choose_and_register, of_memory
@@ -335,11 +333,6 @@ class Training:
             self.events.notice(NoticeReason.LOSS_NOT_FINITE, f"{problem}: its gradient {done}; further ones are not reported")
         self.had_nan_loss = True
 
-    def _has_skipped(self, done: int) -> bool:
-        """Whether the update of that step, the last one, is left out."""
-        last = self.last
-        return self.task.config.nanLoss == "Skip" and last is not None and last.step == done and not math.isfinite(last.loss_value)
-
     def _as_event(self, done: int, outcome: StepOutcome, *, samples: int, seconds: float) -> Step:
         return Step(
             step=done,
@@ -520,28 +513,22 @@ class Training:
         return ExitCode.PREEMPTED
 
     def _rescue(self) -> None:
-        """Saves the steps since the newest commit when the peers are gone, if this rank has the state, and time to write it. If the
-        state is in shards, ranks that have all of them save together.
+        """Saves the steps since the newest commit when the peers are gone, if this rank has the state, and time to write it.
 
         If the state can be stored in memory, writes nothing to the storage."""
         if self._store_in_memory():
             return
         saver, done = self.saver, self.done
-        shards = len(set(self.engine.shards)) or 1
-        is_in_time = saver is not None and self.engine.rescues and saver.seconds / shards <= RESCUE_SECONDS
+        is_in_time = saver is not None and self.engine.rescues and saver.seconds <= RESCUE_SECONDS
         is_saved = saver is not None and done in (saver.step or 0, self.saved_before)
-        is_of_use = is_in_time and done is not None and (self.engine.can_advance or not is_saved)
+        is_of_use = is_in_time and done is not None and not is_saved
         if self.engine.rank and self.last is not None and (is_of_use or not self._delays_events):
             self.events.emit(self.last)  # rank 0 may have ended before it could report this step
         if saver is None or done is None or not is_of_use:
             return
         self.events.phase(Activity.STOPPING)
         try:
-            if self.engine.shards:
-                standing = Standing(done, can_advance=self.engine.can_advance, skipped=self._has_skipped(done))
-                saver.rescue_together(standing, partial(self._manifest, reason=CommitReason.PEER_LOST), is_saved=is_saved)
-            else:
-                saver.rescue(self._manifest(done, CommitReason.PEER_LOST))
+            saver.rescue(self._manifest(done, CommitReason.PEER_LOST))
         except Exception as error:  # noqa: BLE001 (the attempt ends because of the lost peers)
             cause = str(error) if isinstance(error, TrainerError) else describe(error)
             message = f"the peers are gone, and step {done} could not be saved: {cause}"
