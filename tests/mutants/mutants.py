@@ -545,20 +545,17 @@ def _once_more(original: Any) -> Any:
     return next_world
 
 
-def _in_any_state(**fields: Any) -> Callable[[Any], Any]:
-    """A method that takes the object to be in another state than it is."""
+def _with_any_run(**fields: Any) -> Callable[[Any], Any]:
+    """A method of a part of a training, which takes the run to be in another state than it is."""
 
     def wrong(original: Any) -> Any:
         def method(self: Any, *given: Any) -> Any:
-            before = {name: getattr(self, name) for name in fields}
+            before = {name: getattr(self._run, name) for name in fields}
             try:
-                for name, value in fields.items():
-                    setattr(self, name, value)
+                vars(self._run).update(fields)
                 return original(self, *given)
             finally:
-                for name, value in before.items():
-                    if getattr(self, name) == fields[name]:
-                        setattr(self, name, value)
+                vars(self._run).update(before)
 
         return method
 
@@ -875,15 +872,15 @@ BY_UNIT_TESTS: tuple[Mutant, ...] = (
     _unit(
         "goes-on-in-a-stop",
         "a job that stops trains on",
-        "muster_trainer.training.loop:Training._wait_for_next_world",
-        _in_any_state(is_stopping=False),
+        "muster_trainer.training.recovery.survivors:Survivors.keep",
+        _with_any_run(is_stopping=False),
         GOING_ON,
     ),
     _unit(
         "goes-on-without-a-state",
         "a process goes on with parameters that are half those of a checkpoint",
-        "muster_trainer.training.loop:Training._wait_for_next_world",
-        _in_any_state(done=1),
+        "muster_trainer.training.recovery.survivors:Survivors.keep",
+        _with_any_run(done=1),
         GOING_ON,
     ),
     _unit(

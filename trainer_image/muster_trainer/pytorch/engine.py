@@ -75,7 +75,7 @@ class TorchEngine:
         self.parallel.build_optimizer(self.learning_rate)
         self.initial_numbers = state.numbers_of(self.parallel.optimizer)
         if self._snapshots:
-            self._snapshots.bind(self.parallel, self.initial_numbers)
+            self._snapshots.bind(self.parallel, self.initial_numbers, settle=self._settle)
         # With NCCL, a kernel that waits for a lost peer blocks the device until an order aborts it.
         notices_loss = self.world > 1 and (backend == "gloo" or takes_orders)
         is_whole = self.parallel.layout.holds_whole_model and notices_loss
@@ -280,8 +280,11 @@ class TorchEngine:
         self._buffers.restore()
         return self._part(directory, room=0, alone=True)
 
-    def store_in_memory(self, step: int, event: str | None) -> bool:
-        return self.rescues and self._snapshots is not None and self._snapshots.rescue(step, event, self._buffers.restore)
+    def _settle(self) -> bool:
+        """Makes the state that after the last step. Returns False if this rank cannot, because it has begun to change the state."""
+        if self.rescues:
+            self._buffers.restore()
+        return self.rescues
 
     def _part(self, directory: Path, *, room: int, alone: bool = False) -> Part:
         parallel = self.parallel

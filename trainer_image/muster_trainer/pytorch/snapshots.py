@@ -49,7 +49,7 @@ _CLOCK_OF_THREAD = 6
 
 
 class Snapshots:
-    """The snapshots of one rank in one attempt. Every rank calls the same methods in the same order, except `rescue`.
+    """The snapshots of one rank in one attempt. Every rank calls the same methods in the same order, except `store_alone`.
 
     `cut` is the cut of a pipeline in the newest snapshot of any rank. See `muster_trainer.training.engine.PeersMemory`.
     """
@@ -99,8 +99,10 @@ class Snapshots:
         headers = [each.header for of_rank in self._filled_slots for each in of_rank]
         self.cut: tuple[int, ...] = max(headers, key=generation_of).cut if headers else ()
 
-    def bind(self, parallel: ParallelModel, initial_numbers: Groups) -> None:
-        """Sets the part of the model that is in the snapshots of this rank. Decides where copies go."""
+    def bind(self, parallel: ParallelModel, initial_numbers: Groups, *, settle: Callable[[], bool]) -> None:
+        """Sets the part of the model that is in the snapshots of this rank. Decides where copies go. `settle` makes the state that after
+        the last step, without the other ranks, and returns whether it could."""
+        self._settle = settle
         self._parallel, self._initial_numbers = parallel, initial_numbers
         self._cut: tuple[int, ...] = parallel.cut
         # A snapshot that empties a pipeline changes its losses, and these must not depend on the measured cost of snapshots.
@@ -243,7 +245,7 @@ class Snapshots:
             return False
         return self._parallel.layout.holds_whole_model or min(Counter(self._shards).values()) > 1
 
-    def rescue(self, step: int, event: str | None, restore: Callable[[], object]) -> bool:
+    def store_alone(self, step: int, event: str | None) -> bool:
         """Stores this rank's part of the state after `step`, without the other ranks. Returns whether this rank has it in memory.
 
         A rank with the whole state may overwrite its older snapshot, because its newer one is whole. A part overwrites no snapshot that
@@ -258,7 +260,8 @@ class Snapshots:
             return True
         if not self._parallel.layout.holds_whole_model and self._slots.is_newest_unconfirmed:
             return False  # one of the two may be the newest complete snapshot, and this rank does not know which
-        restore()
+        if not self._settle():
+            return False
         packed = self._packed()
         if packed.size > self._arena.room:
             return False

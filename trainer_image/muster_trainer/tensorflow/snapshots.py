@@ -121,6 +121,10 @@ class ChiefMemory:
         if flight is not None:
             self.between.measure([flight.result()])
 
+    def store_alone(self, step: int, event: str | None) -> bool:
+        """Returns False, because the chief cannot read the variables without the servers."""
+        return False
+
     def _deliver(self, packed: Packed, header: Header, blocked: float, on_complete: Callable[[int | None], object]) -> Cost:
         began, worked = time.monotonic(), time.thread_time()
         slot = self._slots.free()

@@ -80,12 +80,18 @@ class PeersMemory(Protocol):
         When the snapshot is complete, calls `on_complete` in another thread with the bytes of all snapshots, or None if they do not fit.
         """
 
+    def store_alone(self, step: int, event: str | None) -> bool:
+        """Stores this rank's part of the state after `step`, the last one, without a collective. Returns whether the memory has it."""
+
     def land(self) -> None:
         """Waits until the snapshot that `begin` has begun is complete."""
 
 
 class Survival(Protocol):
     """The methods by which a process continues in another world after the loss of a peer. The new world has the same shape."""
+
+    survivor_steps: SurvivorSteps | None
+    """The steps of the states that survivors bring into this world. None in the first attempt."""
 
     def abandon_world(self) -> None:
         """Leaves the world that has lost a member, without a collective. The state is then the one after the last step."""
@@ -126,12 +132,9 @@ class Engine(EvaluationEngine, Ranks, Protocol):
     devices: int
     learning_rate: float
     rescues: bool = False
-    """Whether this rank can save its state after the last step without its peers: to the storage with `rescue`, or to the memory with
-    `store_in_memory`."""
+    """Whether this rank can save its state after the last step without its peers: to the storage with `rescue`, or to the memory."""
     survival: Survival | None = None
     """None if this process ends after the loss of a peer."""
-    survivor_steps: SurvivorSteps | None = None
-    """The steps of the states that survivors bring into this world. None in the first attempt."""
     memory: PeersMemory | None = None
     """None if the job has no snapshots in memory."""
     refuses: frozenset[str] = frozenset()
@@ -158,11 +161,6 @@ class Engine(EvaluationEngine, Ranks, Protocol):
     def disconnect(self) -> None:
         """Makes the current collective fail, on this rank and on others. Any thread may call it."""
         return
-
-    def store_in_memory(self, step: int, event: str | None) -> bool:
-        """Stores this rank's part of the state after the last step in memory, without a collective. Returns whether the memory has the
-        part after `step`."""
-        return False
 
 
 def rate_share(task: Task, step: int) -> float:
