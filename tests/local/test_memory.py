@@ -27,7 +27,6 @@ CASES = [
     pytest.param("DDP", 2, {}, id="ddp-2", marks=pytest.mark.thorough),
     pytest.param("TensorParallel", 2, {}, id="tensor-parallel-2", marks=pytest.mark.thorough),
     pytest.param("Pipeline", 2, {"pipeline": {"microBatches": 4}}, id="pipeline-2", marks=pytest.mark.thorough),
-    pytest.param("RPC", 3, {"synchronous": True}, id="rpc-3"),
     pytest.param("FSDP", 4, {}, id="fsdp-4", marks=pytest.mark.thorough),
     pytest.param("DDP", 3, {}, id="ddp-3", marks=pytest.mark.thorough),
     pytest.param("FSDP", 4, {"mesh": {"data": 4, "shard": 2}}, id="hybrid-4", marks=pytest.mark.thorough),

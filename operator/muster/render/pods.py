@@ -174,7 +174,7 @@ def pod_of(
     rendered = pod
     for template, problem in templates:
         pod = _with_template(pod, template, problem, rendered=rendered, strategy=strategy)
-    if memory and memory.size_mib and replica.role in strategy.snapshot_roles:
+    if memory and memory.size_mib:
         pod = _with_memory(pod, memory.size_mib)
     node_cache = next((each.node_cache for each in defaults if each.node_cache), None)
     pod = with_fetcher(_with_like_resources(pod), job, replica.role, node_cache=node_cache)

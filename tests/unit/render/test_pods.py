@@ -416,13 +416,6 @@ def test_the_memory_of_a_template_counts_as_well() -> None:
     assert pod["spec"]["containers"][0]["resources"] == {"requests": {"memory": "1536Mi"}}
 
 
-def test_the_chief_alone_keeps_the_snapshots_of_parameter_servers() -> None:
-    roles = {"chief": {}, "worker": {}, "ps": {}, "evaluator": {}}
-    pods = pods_of(ddp(**SNAPSHOTS, strategy="ParameterServer", roles=roles))
-    keeping = [name for name, pod in pods.items() if pod["spec"]["containers"][0].get("resources")]
-    assert keeping == ["job-chief-0"]
-
-
 def test_a_replica_that_keeps_snapshots_knows_its_node() -> None:
     pod = pods_of(ddp(**SNAPSHOTS, roles={"worker": {"replicas": 2}}))["job-worker-0"]
     assert {"name": "MUSTER_NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}} in pod["spec"]["containers"][0]["env"]

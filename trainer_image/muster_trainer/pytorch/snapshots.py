@@ -107,7 +107,7 @@ class Snapshots:
         self._cut: tuple[int, ...] = parallel.cut
         # A snapshot that empties a pipeline changes its losses, and these must not depend on the measured cost of snapshots.
         chosen = _STEPS_BETWEEN_EMPTYINGS if parallel.is_emptied_between_steps else None
-        self.between = StepsBetween(self._spec.every_steps or chosen, drained=parallel.batches_in_flight)
+        self.between = StepsBetween(self._spec.every_steps or chosen)
         self._shard = packing.shard_of(parallel.module)
         self._shards = self._world.gather(self._shard)
         before = _threads()
@@ -208,8 +208,6 @@ class Snapshots:
             self._copying = packed.begin(self._arena.payload(slot, packed.size), now=buffers)
         if parallel.updates_within_passes or parallel.context.device.type != "cpu":
             self._finish_copying()
-        if parallel.updates_within_passes:
-            self._world.gather("")
         is_stored = packed is not None and fits
         self._own_is_complete.clear()
         self._blocked += time.monotonic() - began
