@@ -74,14 +74,14 @@ def measure(arguments: argparse.Namespace) -> Measured | None:
     """Runs both sides in turns, in this process of the world. Returns the measurements on rank 0."""
     training = open_training()
     engine, memory = training.engine, training.engine.memory
-    engine.expect(training.order, range(training.total))
+    engine.expect(training.state.order, range(training.state.total))
     memory.start(0)
     done = 0
 
     def block(steps: int, every: int | None) -> None:
         nonlocal done
         for number in range(1, steps + 1):
-            training._step(done)
+            training.step(done)
             done += 1
             if every and number % every == 0:
                 memory.begin(done, None, lambda _: None)

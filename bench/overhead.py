@@ -104,9 +104,9 @@ def _steps(side: Iterator[float], count: int) -> Callable[[], None]:
 
 def trained(training: Any) -> Iterator[float]:
     """The steps of the trainer, as its loop runs them between two saves."""
-    training.engine.expect(training.order, range(training.total))
-    for step in range(training.total):
-        yield training._step(step).loss
+    training.engine.expect(training.state.order, range(training.state.total))
+    for step in range(training.state.total):
+        yield training.step(step).loss
 
 
 if __name__ == "__main__":

@@ -106,9 +106,7 @@ def open_training() -> Any:
     task = load_task(spec)
     engine = named(spec.strategy.engine, spec.strategy.framework)(task, spec)
     events = Events(os.open(os.devnull, os.O_WRONLY), engine.rank)
-    training = Training(spec=spec, env=env, task=task, engine=engine, events=events, stop=StopRequest(events.descriptor))
-    training.summaries = training._summaries(0)
-    return training
+    return Training(spec=spec, env=env, task=task, engine=engine, events=events, stop=StopRequest(events.descriptor))
 
 
 def in_turns(blocks: Mapping[str, Callable[[], object]], *, pairs: int, steps: int, meet: Callable[[], object]) -> Times:

@@ -19,6 +19,7 @@ RANK = "MUSTER_RANK"
 LOCAL_RANK = "MUSTER_LOCAL_RANK"
 EVENTS_FD = "MUSTER_EVENTS_FD"
 MEMORY_FD = "MUSTER_MEMORY_FD"
+MEMORY_REQUEST = "MUSTER_MEMORY_REQUEST"
 ORDERS_FD = "MUSTER_ORDERS_FD"
 EVENTS_ADDRESS = "MUSTER_EVENTS_ADDRESS"
 EVENTS_TOKEN = "MUSTER_EVENTS_TOKEN"
@@ -32,7 +33,9 @@ PROCESS_VARIABLES: Mapping[str, str] = {
     LOCAL_RANK: "Rank of a training process in its replica. The supervisor sets it for each process.",
     EVENTS_FD: "File descriptor to which a training process writes its events. The supervisor sets it for each process.",
     MEMORY_FD: "File descriptor of the memory in which a training process keeps snapshots. The supervisor holds it between "
-    "attempts. Set for a job with `checkpoint.memory`.",
+    "attempts. Set for a job with snapshots in memory.",
+    MEMORY_REQUEST: "Memory that the trainer container requests, in bytes, from the downward API. Set for a job with snapshots in memory "
+    "whose size it does not name.",
     ORDERS_FD: "File descriptor from which a training process reads the world of the next attempt, if it survives the loss of a peer. The "
     "supervisor sets it for each process of the bundled trainer.",
     EVENTS_ADDRESS: "Host and port on the loopback interface where the supervisor takes events of programs that do not inherit the file "

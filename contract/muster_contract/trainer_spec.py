@@ -51,12 +51,18 @@ class CheckpointSpec:
 class MemorySpec:
     """Snapshots in the memory of the replicas."""
 
-    size_mib: int = wire_field(minimum=1, doc="Most memory for snapshots in a replica, in MiB.")
+    size_mib: int | None = wire_field(
+        default=None, minimum=1, doc="Most memory for snapshots in a replica, in MiB. Absent: half of what the replica may use."
+    )
     every_steps: int | None = wire_field(
         default=None, minimum=1, doc="Steps between snapshots. Absent: the trainer chooses the number from the measured cost of snapshots."
     )
     copies: int = wire_field(default=1, minimum=0, doc="Other replicas that hold a copy of each part of a snapshot.")
     spares: bool = wire_field(default=False, doc="Whether the job has spares, which copy snapshots.")
+    auto: bool = wire_field(
+        default=False,
+        doc="Whether the job does not mention snapshots. It then gets no notice about copies for which it has too few replicas.",
+    )
 
 
 @document
@@ -90,7 +96,10 @@ class TrainerSpec:
     options: Options = wire_field(default=Options(), doc="Options of the strategy.")
     communication: str = wire_field(default="Auto", min_length=1, doc="The library of the collectives.")
     checkpoint: CheckpointSpec | None = wire_field(default=None, doc="Absent if the job has no checkpoint storage.")
-    memory: MemorySpec | None = wire_field(default=None, doc="Absent if no snapshots are kept in memory.")
+    memory: MemorySpec | None = wire_field(default=None, doc="Snapshots in memory, if the job names their size.")
+    unsized_memory: MemorySpec | None = wire_field(
+        default=None, doc="Snapshots in memory, if the job does not name their size. Older trainers ignore it, and keep none."
+    )
     grace_seconds: float = wire_field(default=30.0, minimum=0, doc="Time to save after SIGTERM.")
 
     def __post_init__(self) -> None:
@@ -102,6 +111,11 @@ class TrainerSpec:
     @property
     def entry_point(self) -> EntryPoint:
         return next(name for name in ENTRY_POINTS if getattr(self, name) is not None)
+
+    @property
+    def snapshots(self) -> MemorySpec | None:
+        """None if no snapshots are kept in memory."""
+        return self.memory or self.unsized_memory
 
     @property
     def is_bundled(self) -> bool:

@@ -76,11 +76,6 @@ def test_commits_fences_damage_and_retention_are_as_in_a_folder(root: ObjectPath
 
     assert [second.begin_rescue(second.rescue_directory(40)) for _ in range(2)] == [True, False]  # by If-None-Match
     second.abandon(second.rescue_directory(40))
-    together = second.rescue_directory(41)
-    second.leave_note(together, "part", 2, b"{}")
-    assert second.notes(together, "part", limit=10) == {2: b"{}"}
-    second.withdraw(together, 2)
-    assert second.notes(together, "part", limit=10) == {}
 
     newest = next((server.objects / root.name).glob("step-00000030-*/weights"))
     newest.write_bytes(newest.read_bytes()[:-1] + b"?")

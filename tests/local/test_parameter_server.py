@@ -10,8 +10,6 @@ import pytest
 
 from tests.local import proofs
 from tests.support.bare_worlds import DEADLINE, BareWorld, trainer, world
-from tests.support.held_memory import replicas
-from tests.support.seeds import seeded_random
 
 pytestmark = pytest.mark.tensorflow
 PS = "ParameterServer"
@@ -118,41 +116,3 @@ def test_one_worker_computes_what_one_device_does_until_its_server_is_lost(tmp_p
     one = proofs.uninterrupted("OneDevice", config, size=1)
     pairs = [(float.fromhex(loss), float.fromhex(running.losses()[step])) for step, loss in one.losses().items() if step <= 30]
     assert max(abs(a - b) for a, b in pairs) < 1e-6
-
-
-@pytest.mark.parametrize("every", [1, pytest.param(7, marks=pytest.mark.thorough)])
-def test_a_lost_server_or_chief_costs_no_step_that_a_snapshot_in_memory_has(every: int) -> None:
-    """Without storage. With one worker and a snapshot after each step, the losses are those of an undisturbed run, bit for bit."""
-    random = seeded_random()
-    document = trainer(None, config={"stepDelaySeconds": 0.02}, memory={"everySteps": every, "copies": 1, "sizeMib": 64})
-    curve: dict[int, str] = {}
-    done = 0
-    with replicas(3) as held:
-        for attempt, victim in enumerate((2, 0)):  # the server, then the chief
-            with world(PS, document, roles=("chief", "worker", "ps"), attempt=attempt, memories=held.descriptors) as running:
-                running.wait_for_step(done + random.randint(2 * every, 2 * every + 10))
-                running.kill(victim)
-                end_servers(running)
-            check_resumed(running, done, every)
-            curve |= running.losses()
-            done = max(running.losses())
-            for rank in (1, 2):
-                held.lose(rank)
-        with world(PS, document, roles=("chief", "worker", "ps"), attempt=2, memories=held.descriptors) as last:
-            assert end_servers(last)[0] == 0, last.story()
-        check_resumed(last, done, every)
-    curve |= last.losses()
-    assert curve.keys() == set(range(1, proofs.STEPS + 1))
-    assert last.metrics()["accuracy"] > 0.8
-    if every == 1:
-        with replicas(3) as others, world(PS, document, roles=("chief", "worker", "ps"), memories=others.descriptors) as like:
-            assert end_servers(like)[0] == 0, like.story()
-        assert curve == like.losses()
-
-
-def check_resumed(running: BareWorld, done: int, every: int) -> None:
-    """Fewer than two intervals are lost. With a snapshot after each step, no reported step is."""
-    (resumed,) = running.events("resumed")
-    assert resumed.get("source") == ("Memory" if done else None), running.story()
-    assert resumed["step"] % every == 0
-    assert done - resumed["step"] < (2 * every if every > 1 else 1), running.story()

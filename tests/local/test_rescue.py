@@ -19,8 +19,6 @@ OWN = "from muster_trainer.pytorch.digits import build_model, dataset, loss, met
 MODULE = {"module": "own"}
 TASK = {"task": "digits"}
 HYBRID = {"mesh": {"data": 4, "shard": 2}}
-"""Ranks 0 and 2 have one half of the state, ranks 1 and 3 the other one."""
-DATA_AND = {"TensorParallel": {"mesh": {"data": 2, "tensor": 2}}, "Pipeline": {"mesh": {"data": 2, "pipeline": 2}}}
 
 
 @pytest.mark.parametrize(
@@ -29,9 +27,6 @@ DATA_AND = {"TensorParallel": {"mesh": {"data": 2, "tensor": 2}}, "Pipeline": {"
         pytest.param("DDP", 2, {}, MODULE, marks=[pytest.mark.torch, pytest.mark.thorough]),
         pytest.param("DDP", 3, {}, MODULE, marks=[pytest.mark.torch, pytest.mark.thorough]),
         pytest.param("MultiWorkerMirrored", 2, {"loop": "Fit"}, TASK, marks=pytest.mark.tensorflow),
-        pytest.param("FSDP", 4, HYBRID, TASK, marks=pytest.mark.torch),
-        pytest.param("TensorParallel", 4, DATA_AND["TensorParallel"], TASK, marks=[pytest.mark.torch, pytest.mark.thorough]),
-        pytest.param("Pipeline", 4, DATA_AND["Pipeline"], TASK, marks=[pytest.mark.torch, pytest.mark.thorough]),
     ],
 )
 def test_no_step_is_lost_when_the_first_rank_is_killed(
@@ -63,39 +58,6 @@ def test_no_step_is_lost_when_the_first_rank_is_killed(
     run.check_restarts(infrastructure=1)
 
 
-@pytest.mark.torch
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("lost", "source"),
-    [
-        pytest.param((1, 2), "a rescue", id="one of each group, and all shards are left"),
-        pytest.param((1, 3), "the last commit", id="a shard is lost with all that had it"),
-    ],
-)
-def test_shards_of_several_groups_are_saved_together_if_all_are_left(lost: tuple[int, int], source: str, tmp_path: Path) -> None:
-    random = seeded_random()
-    run, every = LocalJob(tmp_path), 10
-    trainer = {**TASK, "config": {**CONFIG, "stepDelaySeconds": 2 * STEP_SECONDS}}
-    document = job(strategy="FSDP", replicas=4, options=HYBRID, trainer=trainer, batch={"globalSize": 64}, checkpoint={"everySteps": every})
-    like = proofs.uninterrupted("FSDP", CONFIG, size=4, options=HYBRID).losses()
-    with run.running(run.write(document)):
-        run.wait_for_step(every + random.randint(2, every - 4))
-        run.wait_for_event("commit")
-        for rank in lost:
-            run.kill(f"worker-{rank}")
-        run.check_succeeded(like)
-    done = max(event["step"] for event in run.events("step") if event["attempt"] == 0)
-    second = run.attempts[1]
-    notices = [event for event in run.events("notice") if event["reason"] == "RescueFailed"]
-    if source == "a rescue":
-        assert (second["stepResumed"], second["stepsLost"], notices) == (done, 0, [])
-    else:
-        assert (second["stepResumed"], second["stepsLost"]) == (done - done % every, done % every)
-        assert notices
-        assert all("1 of 2 shards" in notice["message"] for notice in notices)
-    assert not [path for path in run.run.rglob("step-*-rescue") if not (path / "COMMITTED").exists()]
-
-
 KILLS_ITSELF = """
 import os, signal
 
@@ -118,29 +80,6 @@ def end_between(self, *given):
 
 engine._Tally.__init__ = end_between
 """
-
-APART = """
-from muster_contract.errors import ConnectionLost
-from muster_trainer.pytorch import engine
-
-steps, vote, wait = 0, engine._Tally.__init__, engine._Tally.wait
-
-def count(self, *given):
-    global steps
-    steps += 1
-    vote(self, *given)
-
-def lose_votes(self):
-    numbers = wait(self)
-    if steps == 13 and os.environ["MUSTER_ATTEMPT"] == "0":
-        end_rank_1()
-        if os.environ["MUSTER_INDEX"] != "0":
-            raise ConnectionLost("the votes are lost")
-    return numbers
-
-engine._Tally.__init__, engine._Tally.wait = count, lose_votes
-"""
-"""Rank 1 ends, and only rank 0 gets the votes of step 13."""
 
 TENSORFLOW = """
 import tensorflow as tf
@@ -170,19 +109,13 @@ Updates.sum_over_devices = end_between
     [
         pytest.param("DDP", f"{OWN}\n{TORCH}", "Storage", id="a rescue", marks=pytest.mark.torch),
         pytest.param("DDP", f"{OWN}\nSURVIVES = True\n{TORCH}", "Survivors", id="in place", marks=pytest.mark.torch),
-        pytest.param("FSDP", f"{OWN}\n{TORCH}", "Storage", id="several ranks", marks=pytest.mark.torch),
+        pytest.param("FSDP", f"{OWN}\n{TORCH}", "Memory", id="several ranks", marks=pytest.mark.torch),
         pytest.param("MultiWorkerMirrored", TENSORFLOW, "Storage", id="TensorFlow", marks=pytest.mark.tensorflow),
     ],
 )
 def test_no_step_is_lost_if_a_peer_ends_between_gradients_and_votes(strategy: str, module: str, source: str, tmp_path: Path) -> None:
     """All ranks have the gradients of step 13, but not the votes. So no rank may count that step, and none may lose step 12."""
     check_lost_in_step_13(strategy, module, tmp_path, source=source, resumed=12)
-
-
-@pytest.mark.torch
-def test_ranks_without_the_last_votes_follow_one_that_has_finished_the_step(tmp_path: Path) -> None:
-    """Step 13 is reported, and the only rank at that step has one shard of two. Another rank with the other shard does the update."""
-    check_lost_in_step_13("FSDP", f"{OWN}\n{APART}", tmp_path, source="Storage", resumed=13)
 
 
 def check_lost_in_step_13(strategy: str, module: str, tmp_path: Path, *, source: str, resumed: int) -> None:

@@ -494,7 +494,6 @@ MUTANTS: tuple[Mutant, ...] = (
 SILENCE = "lifecycle/test_replacing"
 SURVIVORS = "trainer/test_survivors"
 GOING_ON = "trainer/test_going_on"
-JOINT_RESCUE = "trainer/test_joint_rescue"
 
 
 def _split_gang(changed: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -552,20 +551,17 @@ def _once_more(original: Any) -> Any:
     return next_world
 
 
-def _in_any_state(**fields: Any) -> Callable[[Any], Any]:
-    """A method that takes the object to be in another state than it is."""
+def _with_any_run(**fields: Any) -> Callable[[Any], Any]:
+    """A method of a part of a training, which takes the run to be in another state than it is."""
 
     def wrong(original: Any) -> Any:
         def method(self: Any, *given: Any) -> Any:
-            before = {name: getattr(self, name) for name in fields}
+            before = {name: getattr(self._run, name) for name in fields}
             try:
-                for name, value in fields.items():
-                    setattr(self, name, value)
+                vars(self._run).update(fields)
                 return original(self, *given)
             finally:
-                for name, value in before.items():
-                    if getattr(self, name) == fields[name]:
-                        setattr(self, name, value)
+                vars(self._run).update(before)
 
         return method
 
@@ -866,27 +862,6 @@ BY_UNIT_TESTS: tuple[Mutant, ...] = (
         GOING_ON,
     ),
     _unit(
-        "no-doubt",
-        "a reported step is lost if the only rank that finished it leaves its note last",
-        "muster_trainer.training.joint_rescue:_is_in_doubt",
-        _always(False),
-        JOINT_RESCUE,
-    ),
-    _unit(
-        "nobody-advances",
-        "all steps are lost if ranks are one step apart when a peer is lost",
-        "muster_trainer.training.joint_rescue:able",
-        lambda original: lambda standings, step: [rank for rank, each in standings.items() if each.step == step],
-        JOINT_RESCUE,
-    ),
-    _unit(
-        "shards-are-not-waited-for",
-        "a rescue of several ranks is refused when it is read, because it lacks a shard",
-        "muster_trainer.training.joint_rescue:holds_all",
-        lambda original: lambda ranks, shards: bool(ranks),
-        JOINT_RESCUE,
-    ),
-    _unit(
         "waits-without-end",
         "a process goes on in world after world until its descriptors are used up",
         "muster_trainer.training.survivor:MOST_SURVIVALS",
@@ -903,15 +878,15 @@ BY_UNIT_TESTS: tuple[Mutant, ...] = (
     _unit(
         "goes-on-in-a-stop",
         "a job that stops trains on",
-        "muster_trainer.training.loop:Training._wait_for_next_world",
-        _in_any_state(is_stopping=False),
+        "muster_trainer.training.recovery.survivors:Survivors.keep",
+        _with_any_run(is_stopping=False),
         GOING_ON,
     ),
     _unit(
         "goes-on-without-a-state",
         "a process goes on with parameters that are half those of a checkpoint",
-        "muster_trainer.training.loop:Training._wait_for_next_world",
-        _in_any_state(done=1),
+        "muster_trainer.training.recovery.survivors:Survivors.keep",
+        _with_any_run(done=1),
         GOING_ON,
     ),
     _unit(

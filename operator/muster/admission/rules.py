@@ -215,8 +215,8 @@ def _option_rules(strategy: Strategy, strategies: Collection[Strategy]) -> Itera
 
 def _memory_rules(strategy: Strategy, strategies: Collection[Strategy]) -> Iterator[Rule]:
     field = "checkpoint.memory"
-    if not strategy.snapshot_roles:
-        supporting = listed(each.name for each in strategies if each.snapshot_roles)
+    if not strategy.keeps_snapshots:
+        supporting = listed(each.name for each in strategies if each.keeps_snapshots)
         yield Rule(SPEC, field, ~has(field), f"only {supporting} keep snapshots in memory; remove it")
         return
     is_program = has("trainer.script") | has("trainer.command")

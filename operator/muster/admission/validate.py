@@ -249,7 +249,7 @@ def _size_problems(strategy: Strategy, spec: TrainingJobSpec) -> Iterable[Proble
 
 def _memory_problems(strategy: Strategy, spec: TrainingJobSpec) -> Iterable[Problem]:
     memory = spec.checkpoint.memory
-    if memory is None or all(strategy.roles[role].maximum == 1 for role in strategy.snapshot_roles):
+    if memory is None or memory.size_mib == 0 or not strategy.keeps_snapshots:
         return
     plan = strategy.plan(_resized(strategy, spec, spec.elastic.min_replicas) if spec.elastic and strategy.elastic else spec)
     replicas = sum(replica.first_rank is not None for replica in plan.replicas)

@@ -350,10 +350,12 @@ class PeersMemory(ApiModel):
         description="Number of other replicas that hold a copy of each part of a snapshot. Up to this many replicas may be lost at "
         "once. 0: snapshots help only if processes end and their replicas stay.",
     )
-    size_mib: int = Field(
-        ge=1,
+    size_mib: int | None = Field(
+        default=None,
+        ge=0,
         le=2**24,
-        description="Most memory that snapshots take in each replica, in MiB. It is added to the memory that its pod requests.",
+        description="Most memory that snapshots take in each replica, in MiB. It is added to the memory that its pod requests. 0: none are "
+        "taken. Default: half of the memory that the replica may use, and none are taken if that is too little.",
     )
 
 
@@ -386,7 +388,9 @@ class Checkpoint(ApiModel):
         "Continuous: it saves again when the previous save is complete.",
     )
     memory: PeersMemory | None = Field(
-        default=None, description="Snapshots in the memory of the replicas, in addition to storage or without it. Default: none are taken."
+        default=None,
+        description="Snapshots in the memory of the replicas, in addition to storage or without it. Default: FSDP, TensorParallel and "
+        "synchronous Pipeline take them, if they fit into the memory.",
     )
     keep: int = Field(default=3, ge=2, le=1000, description="Number of commits to keep.")
     asynchronous: bool = Field(

@@ -18,7 +18,9 @@ from muster.lifecycle.facts.membership import attempt_of
 from muster.lifecycle.state import has_failed_without_successor, newest_ended
 from muster.lifecycle.transition.fence import member_to_start
 from muster.render.manifests import render_world, world_plan
+from muster.render.trainer import memory_of
 from muster.strategies.base import Addresses
+from muster.strategies.registry import strategy_of
 from muster_contract.reports import MAX_SNAPSHOT_SERVERS, Reply, Report, SnapshotServer, SnapshotSource
 
 ServerOf = Callable[[str], SnapshotServer | None]
@@ -51,7 +53,7 @@ def _snapshot_sources(job: TrainingJob, uid: str, report: Report, addresses: Add
     world = job.status.world
     if world is None or uid in world.member_of or not report.waiting:
         return
-    if not job.spec.recovery.spares or job.spec.checkpoint.memory is None:
+    if not job.spec.recovery.spares or memory_of(job.spec, strategy_of(job.spec.strategy)) is None:
         return
     start = report.index * MAX_SNAPSHOT_SERVERS % max(1, len(world.members))
     servers = ((member, server_of(member.uid)) for member in (*world.members[start:], *world.members[:start]) if member.uid)

@@ -11,6 +11,8 @@ from typing import Any
 from muster.api.constants import FORM_LABEL
 from muster.api.spec import TrainingJobSpec
 from muster.render.defaults import JobDefaults
+from muster.render.trainer import memory_of
+from muster.strategies.registry import strategy_of
 
 _OMITTED: Any = {
     "elastic": True,
@@ -31,6 +33,9 @@ def form_of(spec: TrainingJobSpec, defaults: Sequence[JobDefaults]) -> str:
     """The form of pods of this spec and these defaults, fit for a label. Fields with default values are omitted, so that a newer operator
     with more fields gets the same digest. Images are omitted too, because a job uses the images of its admission."""
     fields = spec.model_dump(mode="json", exclude=_OMITTED, exclude_defaults=True)
+    memory = memory_of(spec, strategy_of(spec.strategy))
+    if memory and memory.auto:
+        fields["snapshots"] = "Auto"  # an operator of an older version starts replicas without them
     roles = {name: role for name, role in fields.pop("roles", {}).items() if role}
     installation = {name: value for each in defaults if not each.preset for name, value in each.template.items()}
     others = [[each.template, each.templates] for each in defaults if each.preset or each.templates]

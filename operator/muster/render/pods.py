@@ -44,10 +44,10 @@ from muster.render.form import form_of
 from muster.render.images import Images
 from muster.render.inputs import fetcher_of, with_fetcher
 from muster.render.merge import MergeError, strategic_merge
-from muster.render.trainer import COPY_SUPERVISOR, SUPERVISOR_PATH, command_of, fetcher_image, image_of
+from muster.render.trainer import COPY_SUPERVISOR, SUPERVISOR_PATH, command_of, fetcher_image, image_of, memory_of
 from muster.strategies.base import Addresses, Placement, ReplicaPlan, Strategy, host_name
 from muster.strategies.registry import is_reserved_env
-from muster_contract.environment import NAMES
+from muster_contract.environment import MEMORY_REQUEST, NAMES
 from muster_contract.inputs import FETCHER
 
 _OUR_CONTAINERS = (SUPERVISOR_CONTAINER, FETCHER)
@@ -65,6 +65,7 @@ _POD_IDENTITY = tuple(
     for name, path in ((NAMES["pod_name"], "metadata.name"), (NAMES["pod_uid"], "metadata.uid"))
 )
 _NODE = {"name": NAMES["node_name"], "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+_MEMORY_REQUEST = {"name": MEMORY_REQUEST, "valueFrom": {"resourceFieldRef": {"resource": "requests.memory"}}}
 
 
 def pod_name(job: TrainingJob, role: RoleName, index: int, suffix: int | None = None) -> str:
@@ -118,7 +119,7 @@ def pod_of(
     )
     role = job.spec.roles.get(replica.role) or Role()
     placement = strategy.placement(job.spec, replica.role)
-    storage, code, memory = job.spec.checkpoint.storage, job.spec.trainer.code, job.spec.checkpoint.memory
+    storage, code, memory = job.spec.checkpoint.storage, job.spec.trainer.code, memory_of(job.spec, strategy)
     pod = fill(
         "pod.yaml.j2",
         name=pod_name(job, replica.role, replica.index, suffix),
@@ -148,6 +149,7 @@ def pod_of(
             *({"name": name, "value": _literal(value)} for name, value in environment.items()),
             *_POD_IDENTITY,
             *([_NODE] if memory else ()),
+            *([_MEMORY_REQUEST] if memory and memory.size_mib is None else ()),
         ],
         ports=[(name, addresses.port(replica.role, replica.index, name)) for name in replica.ports],
         resources=_resources(role, placement),
@@ -172,7 +174,7 @@ def pod_of(
     rendered = pod
     for template, problem in templates:
         pod = _with_template(pod, template, problem, rendered=rendered, strategy=strategy)
-    if memory and replica.role in strategy.snapshot_roles:
+    if memory and memory.size_mib:
         pod = _with_memory(pod, memory.size_mib)
     node_cache = next((each.node_cache for each in defaults if each.node_cache), None)
     pod = with_fetcher(_with_like_resources(pod), job, replica.role, node_cache=node_cache)

@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 from muster.api.job import TrainingJob
 from muster.api.problems import InvalidJobError, Problem
 from muster.api.spec import DISABLED_NEEDS_COMMAND, Checkpoint, Input, PeersMemory, Trainer, TrainingJobSpec
+from muster.strategies.base import Strategy
 from muster.strategies.registry import strategy_of
 from muster_contract.batch import largest_portion
 from muster_contract.trainer_spec import DEFAULT_GLOBAL_SIZE, BatchSpec, CheckpointSpec, InputSpec, MemorySpec, TrainerSpec
@@ -72,7 +73,8 @@ def checkpoint_directory(job: TrainingJob, claim_path: str) -> str | None:
 
 def trainer_spec(spec: TrainingJobSpec, directory: str | None, *, processes: int, grace_seconds: int) -> TrainerSpec:
     """What each replica trains, for a job whose whole world has so many processes. The trainer fills in the defaults of `config`."""
-    trainer = spec.trainer
+    trainer, strategy = spec.trainer, strategy_of(spec.strategy)
+    memory = memory_of(spec, strategy)
     return TrainerSpec(
         task=trainer.task,
         module=trainer.module,
@@ -84,9 +86,10 @@ def trainer_spec(spec: TrainingJobSpec, directory: str | None, *, processes: int
         options=spec.options.for_trainer,
         communication=spec.communication.value,
         checkpoint=None if directory is None else _checkpoint(spec.checkpoint, directory),
-        memory=_memory(spec.checkpoint.memory, spares=spec.recovery.spares > 0),
+        memory=memory if memory and memory.size_mib else None,
+        unsized_memory=memory if memory and not memory.size_mib else None,
         grace_seconds=grace_seconds,
-        strategy=strategy_of(spec.strategy).runtime,
+        strategy=strategy.runtime,
     )
 
 
@@ -100,8 +103,22 @@ def _input(given: Input) -> InputSpec:
     return InputSpec(given.workers, given.prefetch, given.shard, None if given.cache is None else Path(given.cache))
 
 
-def _memory(given: PeersMemory | None, *, spares: bool) -> MemorySpec | None:
-    return None if given is None else MemorySpec(given.size_mib, given.every_steps, given.copies, spares=spares)
+def memory_of(spec: TrainingJobSpec, strategy: Strategy) -> MemorySpec | None:
+    """The snapshots that the replicas of a job keep in memory. None if they keep none.
+
+    A job that does not mention them keeps them if a lost process takes a part of the state with it. A snapshot of an asynchronous pipeline
+    changes its losses, so such a job must ask for it.
+    """
+    given = spec.checkpoint.memory
+    is_auto = given is None
+    if given is None:
+        is_program = spec.trainer.script is not None or spec.trainer.command is not None
+        if is_program or not strategy.shards_state or not strategy.is_synchronous(spec):
+            return None
+        given = PeersMemory()
+    if given.size_mib == 0:
+        return None
+    return MemorySpec(given.size_mib, given.every_steps, given.copies, spares=spec.recovery.spares > 0, auto=is_auto)
 
 
 def _checkpoint(checkpoint: Checkpoint, directory: str) -> CheckpointSpec:

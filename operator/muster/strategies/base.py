@@ -188,8 +188,10 @@ class Strategy:
     """The fields of `spec.options` that it uses."""
     communications: frozenset[Communication] = frozenset()
     """The values of `spec.communication` that it supports, in addition to Auto."""
-    snapshot_roles: frozenset[str] = frozenset()
-    """The roles whose replicas keep snapshots in memory (`spec.checkpoint.memory`)."""
+    keeps_snapshots: bool = False
+    """Whether its replicas can keep snapshots in memory (`spec.checkpoint.memory`)."""
+    shards_state: bool = False
+    """Whether processes have different parts of the state, so that the other processes cannot replace one that is lost."""
     is_synchronous: Callable[[TrainingJobSpec], bool] = is_always_synchronous
     """Whether all workers see every update at the same step."""
     elastic: bool = False

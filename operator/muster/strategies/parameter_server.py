@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-from muster.api.problems import Problem
 from muster.api.spec import CHIEF, EVALUATOR, PS, WORKER, TrainingJobSpec
 from muster.strategies.base import Addresses, ReplicaPlan, RoleRule, Strategy, WorldPlan
 from muster.strategies.tensorflow import EVALUATION, EVALUATOR_RULE, devices_per_worker
@@ -15,12 +14,6 @@ from muster_contract.strategy import RoleRuntime, StrategyRuntime
 def environment(spec: TrainingJobSpec, plan: WorldPlan, replica: ReplicaPlan, addresses: Addresses) -> Mapping[str, str]:
     # Source: TensorFlow's parameter server guide. Without it, a call to a worker that restarts hangs instead of failing.
     return {"TF_CONFIG": tf_config(plan, replica, addresses), "GRPC_FAIL_FAST": "use_caller"}
-
-
-def _check_copies(strategy: Strategy, spec: TrainingJobSpec) -> Iterator[Problem]:
-    memory = spec.checkpoint.memory
-    if memory and memory.copies != 1:
-        yield Problem("spec.checkpoint.memory.copies", f"{strategy.name} has one copy of what its servers hold, in the chief; write 1")
 
 
 SERVER = RoleRuntime(program="muster_trainer.tensorflow.server:serve")
@@ -43,8 +36,6 @@ PARAMETER_SERVER = Strategy(
     },
     environment=environment,
     options=frozenset({"loop"}),
-    snapshot_roles=frozenset({CHIEF}),
-    checks=(_check_copies,),
     is_synchronous=lambda spec: False,
     data_parallel=devices_per_worker,
     measured=MEASURED,

@@ -41,6 +41,7 @@ def is_synchronous(spec: TrainingJobSpec) -> bool:
 PIPELINE = worker_strategy(
     runtime=StrategyRuntime("Pipeline", PYTORCH, "muster_trainer.pytorch.pipeline:engine", collectives=COLLECTIVES),
     options=frozenset({"mesh", "pipeline"}),
+    shards_state=True,
     is_synchronous=is_synchronous,
     data_parallel=MESH.data_parallel,
     checks=(launcher_problems, MESH.problems, division_problems, asynchronous_problems),

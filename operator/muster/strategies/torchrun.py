@@ -137,7 +137,7 @@ worker_strategy = partial(
     environment=environment,
     reserved=RESERVED,
     launcher_grace=LAUNCHER_GRACE,
-    snapshot_roles=frozenset(WORKERS),
+    keeps_snapshots=True,
     communications=COLLECTIVE_LIBRARIES,
     spares=True,
     measured=MEASURED,
@@ -154,6 +154,7 @@ DDP = worker_strategy(
 FSDP = worker_strategy(
     runtime=StrategyRuntime("FSDP", PYTORCH, "muster_trainer.pytorch.fsdp:engine", collectives=COLLECTIVES),
     options=frozenset({"mesh"}),
+    shards_state=True,
     elastic=True,
     data_parallel=_DATA.data_parallel,
     checks=(launcher_problems, _DATA.problems),
@@ -161,6 +162,7 @@ FSDP = worker_strategy(
 TENSOR_PARALLEL = worker_strategy(
     runtime=StrategyRuntime("TensorParallel", PYTORCH, "muster_trainer.pytorch.tensor_parallel:engine", collectives=COLLECTIVES),
     options=frozenset({"mesh"}),
+    shards_state=True,
     data_parallel=_TENSOR.data_parallel,
     checks=(launcher_problems, _TENSOR.problems),
 )
@@ -173,7 +175,6 @@ RPC = Strategy(
     reserved=RESERVED,
     launcher_grace=LAUNCHER_GRACE,
     options=frozenset({"synchronous"}),
-    snapshot_roles=frozenset({CHIEF, WORKER, PS}),
     is_synchronous=lambda spec: bool(spec.options.synchronous),
     data_parallel=data_parallel,
     checks=(launcher_problems,),

@@ -140,9 +140,9 @@ REFUSED = [
         "write 1 at most",
     ),
     (
-        {"checkpoint": {"memory": {"sizeMib": 64, "copies": 2}}, "strategy": "ParameterServer", "roles": {"chief": {}, "ps": {}}},
-        "spec.checkpoint.memory.copies",
-        "write 1",
+        {"checkpoint": {"memory": {"sizeMib": 64}}, "strategy": "ParameterServer", "roles": {"chief": {}, "ps": {}}},
+        "spec.checkpoint.memory",
+        "remove it",
     ),
     (
         {"checkpoint": {"storage": {}}},

@@ -146,7 +146,7 @@ def sources_for(uid: str, *, members: int = 2, index: int = 2, **fields: Any) ->
 def test_a_spare_gets_the_members_that_give_their_snapshots() -> None:
     assert sources_for("spare") == ["worker-0.digits.ns.svc"]
     assert sources_for("pod-0") == [], "it is a member"
-    assert sources_for("spare", checkpoint={}) == []
+    assert sources_for("spare", checkpoint={"memory": {"sizeMib": 0}}) == []
     assert sources_for("spare", recovery={}) == []
 
 

@@ -416,18 +416,38 @@ def test_the_memory_of_a_template_counts_as_well() -> None:
     assert pod["spec"]["containers"][0]["resources"] == {"requests": {"memory": "1536Mi"}}
 
 
-def test_the_chief_alone_keeps_the_snapshots_of_parameter_servers() -> None:
-    roles = {"chief": {}, "worker": {}, "ps": {}, "evaluator": {}}
-    pods = pods_of(ddp(**SNAPSHOTS, strategy="ParameterServer", roles=roles))
-    keeping = [name for name, pod in pods.items() if pod["spec"]["containers"][0].get("resources")]
-    assert keeping == ["job-chief-0"]
-
-
 def test_a_replica_that_keeps_snapshots_knows_its_node() -> None:
     pod = pods_of(ddp(**SNAPSHOTS, roles={"worker": {"replicas": 2}}))["job-worker-0"]
     assert {"name": "MUSTER_NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}} in pod["spec"]["containers"][0]["env"]
     memory = TrainerSpec.from_json(environment_of(pod)["MUSTER_TRAINER"]).memory
     assert memory == MemorySpec(size_mib=512, every_steps=5, copies=1)
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        pytest.param({"strategy": "FSDP"}, MemorySpec(auto=True), id="a lost process takes a part of the state with it"),
+        pytest.param({"strategy": "TensorParallel"}, MemorySpec(auto=True), id="tensor parallel"),
+        pytest.param({"strategy": "Pipeline", "options": {"pipeline": {"microBatches": 2}}}, MemorySpec(auto=True), id="pipeline"),
+        pytest.param({"strategy": "DDP"}, None, id="each process has the whole state"),
+        pytest.param({"strategy": "JAX"}, None, id="not supported"),
+        pytest.param(
+            {"strategy": "Pipeline", "options": {"pipeline": {"microBatches": 2, "schedule": "PipeDream"}}}, None, id="changes the losses"
+        ),
+        pytest.param({"strategy": "FSDP", "trainer": {"script": "train.py"}}, None, id="program of the user"),
+        pytest.param({"strategy": "FSDP", "checkpoint": {"memory": {"sizeMib": 0}}}, None, id="off"),
+        pytest.param({"strategy": "DDP", "checkpoint": {"memory": {"everySteps": 5}}}, MemorySpec(every_steps=5), id="without a size"),
+    ],
+)
+def test_jobs_keep_snapshots_without_asking_if_a_lost_process_takes_a_part_of_the_state_with_it(
+    spec: dict[str, Any], expected: MemorySpec | None
+) -> None:
+    pod = pods_of(ddp(**spec, roles={"worker": {"replicas": 2}}))["job-worker-0"]
+    assert TrainerSpec.from_json(environment_of(pod)["MUSTER_TRAINER"]).snapshots == expected
+    request = {"name": "MUSTER_MEMORY_REQUEST", "valueFrom": {"resourceFieldRef": {"resource": "requests.memory"}}}
+    container = pod["spec"]["containers"][0]
+    assert (request in container["env"]) == (expected is not None)
+    assert "resources" not in container
 
 
 def test_the_trainer_reads_a_job_without_copies_of_snapshots() -> None:

@@ -7,7 +7,6 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,71 +27,83 @@ from muster_trainer.supervisor.processes import Process
 from muster_trainer.supervisor.replica import Replica
 from muster_trainer.supervisor.survivors import Survivors
 from muster_trainer.training import resume_point, survivor
-from muster_trainer.training.loop import Training
-from muster_trainer.training.resume_point import ResumePoint, choose_and_register, of_memory
+from muster_trainer.training.checkpoints import Checkpoints
+from muster_trainer.training.recovery.ladder import Ladder
+from muster_trainer.training.recovery.memory import Memory
+from muster_trainer.training.recovery.survivors import Survivors as Rung
+from muster_trainer.training.resume_point import ResumePoint, choose_and_register
 from muster_trainer.training.survivor import Survivor, SurvivorSteps
+from tests.unit.trainer.quick_run import run_of
 from tests.unit.trainer.test_checkpoint_store import begin_attempt, fence, save
 
 # the training process: whether it goes on
 
 
 class Broken:
-    """A training at step 13 whose world has lost a member."""
+    """A rank at step 13 whose world has lost a member. `next_world`: another one follows."""
 
-    def __init__(self, **changes: Any) -> None:
-        self.calls: list[str] = []
-        self.may_wait, self.next_world = True, True
-        self.engine: Any = SimpleNamespace(survival=SimpleNamespace(abandon_world=self._note("abandon world")))
-        self.survivor = SimpleNamespace(may_wait=True, wait=self._wait)
-        self.summaries = SimpleNamespace(close=self._note("close summaries"))
-        self.done: int | None = 13
-        self.last = Step(step=13)
-        self.is_stopping, self.is_new = False, True
-        for name, value in changes.items():
-            setattr(self, name, value)
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        *,
+        done: int | None = 13,
+        survives: bool = True,
+        stops: bool = False,
+        has_supervisor: bool = True,
+        next_world: bool = True,
+    ) -> None:
+        reader, self.orders = os.pipe()
+        monkeypatch.setenv("MUSTER_ATTEMPT", "3")
+        if has_supervisor:
+            monkeypatch.setenv("MUSTER_ORDERS_FD", str(reader))
+        self.saves = 0
+        self.next_world = next_world
+        survival = SimpleNamespace(abandon_world=self._abandon, survivor_steps=None)
+        engine = SimpleNamespace(rank=1, survival=survival if survives else None, disconnect=lambda: None)
+        self.run = run_of(engine, done=done, is_stopping=stops)
+        self.survivors = Rung(self.run, self._save)
 
-    def _note(self, call: str) -> Callable[[], None]:
-        return lambda: self.calls.append(call)
+    def _abandon(self) -> None:
+        self.run.sent.append("abandon world")
+        if self.next_world:
+            os.write(self.orders, json.dumps({"world": {"MUSTER_ATTEMPT": "4"}}).encode() + b"\n")
+        os.close(self.orders)
 
-    def _wait(self, *, done: int, last: Step, message: str, rescue: Callable[[], None]) -> bool:
-        self.calls.append(f"wait at {done} after {last.step}: {message}")
-        return self.next_world
-
-    def _rescue(self) -> None:
-        self.calls.append("rescue")
-
-    def waits_for_next_world(self, error: PeerLost) -> bool:
-        return Training._wait_for_next_world(self, error)  # type: ignore[arg-type]
+    def _save(self) -> None:
+        self.saves += 1
 
 
 LOST = ConnectionLost("connection closed")
 
 
-def test_a_process_leaves_the_broken_world_and_waits_for_the_next() -> None:
-    broken = Broken()
-    assert broken.waits_for_next_world(LOST)
-    assert (broken.calls, broken.is_new) == (["abandon world", "wait at 13 after 13: connection closed", "close summaries"], False)
+def test_a_process_leaves_the_broken_world_and_waits_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = Broken(monkeypatch)
+    assert broken.survivors.keep(LOST)
+    abandoned, step, waits = broken.run.sent
+    assert (abandoned, step.step, waits) == ("abandon world", 13, Waiting(step=13))
+    assert (os.environ["MUSTER_ATTEMPT"], broken.saves) == ("4", 0)
 
 
 @pytest.mark.parametrize(
-    ("error", "broken"),
+    ("error", "state"),
     [
-        pytest.param(PeerLost("a port is in use"), Broken(), id="it is not the connection"),
-        pytest.param(LOST, Broken(engine=SimpleNamespace(survival=None)), id="another strategy"),
-        pytest.param(LOST, Broken(done=None), id="no state"),
-        pytest.param(LOST, Broken(is_stopping=True), id="it stops"),
-        pytest.param(LOST, Broken(survivor=SimpleNamespace(may_wait=False)), id="it may not wait"),
+        pytest.param(PeerLost("a port is in use"), {}, id="it is not the connection"),
+        pytest.param(LOST, {"survives": False}, id="another strategy"),
+        pytest.param(LOST, {"done": None}, id="no state"),
+        pytest.param(LOST, {"stops": True}, id="it stops"),
+        pytest.param(LOST, {"has_supervisor": False}, id="it may not wait"),
     ],
 )
-def test_a_process_ends_where_a_new_one_is_better(error: PeerLost, broken: Broken) -> None:
-    assert not broken.waits_for_next_world(error)
-    assert (broken.calls, broken.is_new) == ([], True)
+def test_a_process_ends_where_a_new_one_is_better(error: PeerLost, state: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = Broken(monkeypatch, **state)
+    assert not broken.survivors.keep(error)
+    assert broken.run.sent == []
 
 
-def test_a_process_ends_if_no_world_follows() -> None:
-    broken = Broken(next_world=False)
-    assert not broken.waits_for_next_world(LOST)
-    assert broken.is_new
+def test_a_process_ends_if_no_world_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = Broken(monkeypatch, next_world=False)
+    assert not broken.survivors.keep(LOST)
+    assert broken.saves == 1
 
 
 # the training process: the wait
@@ -203,7 +214,12 @@ def test_a_process_that_waits_long_for_other_ranks_saves_once(waits: Waits) -> N
 def joined(directory: Path, *steps: int | None, resume: str = "Auto", later: int = 0) -> ResumePoint:
     """The choice of rank 0 of attempt 9, whose ranks have the states of these steps."""
     store = Store(directory, fence(9, later=later), 2)
-    return choose_and_register(CheckpointSpec(str(directory), resume=resume), store, of_memory(SurvivorSteps(steps), None), {})
+    return choose_and_register(
+        CheckpointSpec(str(directory), resume=resume),
+        store,
+        ResumePoint(step=SurvivorSteps(steps).newest or 0, source=ResumeSource.SURVIVORS),
+        {},
+    )
 
 
 @pytest.mark.parametrize(
@@ -262,85 +278,78 @@ def test_commits_of_another_job_do_not_count_for_a_job_of_its_own(tmp_path: Path
     assert (point.source, point.step) == (ResumeSource.SURVIVORS, 13)
 
 
-class Joins(Training):
-    """A training at step 13 that joins the world of attempt 4, after attempt 3. `rescues` has (step, attempt of the fence)."""
+class Joins:
+    """A rank at step 13 that joins the world of attempt 4, after attempt 3. `rescues` has (step, attempt of the fence)."""
 
-    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, wait: Callable[[Callable[[], None]], None], monkeypatch: pytest.MonkeyPatch) -> None:
         replica = {"JOB": "default/test", "JOB_UID": "uid", "JOB_CREATED": "2026-11-21T11:16:14Z", "STRATEGY": "DDP", "ROLE": "worker"}
-        for name, value in {
-            **replica,
-            "INDEX": "1",
-            "ATTEMPT": "3",
-            "POD_NAME": "one",
-            "POD_UID": "uid",
-            "PROCESSES": "1",
-            "TRAINER": "{}",
-        }.items():
+        pod = {"INDEX": "1", "ATTEMPT": "4", "POD_NAME": "one", "POD_UID": "uid", "PROCESSES": "1", "TRAINER": "{}"}
+        for name, value in {**replica, **pod}.items():
             monkeypatch.setenv(f"MUSTER_{name}", value)
+        monkeypatch.setattr(survivor, "RESCUE_AFTER", -1.0)  # each wait is long
         self.rescues: list[tuple[int, int]] = []
-        engine = SimpleNamespace(rank=1, rescues=True, shards=(), can_advance=False, fingerprint=dict, store_in_memory=lambda *_: False)
-        events = SimpleNamespace(phase=lambda _: None, fingerprint=lambda _: None, emit=lambda _: None)
-        survivor = SimpleNamespace(joining=nullcontext, survived=lambda _: None)
-        spec = SimpleNamespace(checkpoint=CheckpointSpec(str(directory)))
-        vars(self).update(spec=spec, engine=engine, events=events, survivor=survivor, summaries=SimpleNamespace(close=lambda: None))
-        vars(self).update(done=13, last=Step(step=13), memory=None, saver=None, saved_before=None)
-        self._enter_attempt()
-        vars(self).update(saver=self._saver(spec.checkpoint))
-        monkeypatch.setenv("MUSTER_ATTEMPT", "4")
+        survival = SimpleNamespace(rejoin=lambda done, meanwhile: wait(meanwhile), survivor_steps=None)
+        engine = SimpleNamespace(rank=1, rescues=True, memory=None, survival=survival, disconnect=lambda: None, fingerprint=dict)
+        self.run = run_of(engine, attempt=3)
+        checkpoints = Checkpoints(self.run, make_saver=self._saver)
+        self.ladder = Ladder(self.run, Memory(self.run), checkpoints)
+        self._survivors = Rung(self.run, self.ladder.save_without_peers)
+        self._enter_attempt = checkpoints.enter_attempt
 
-    def _saver(self, checkpoint: CheckpointSpec, *, seconds: float = 0.0) -> Any:
-        saver: Any = SimpleNamespace(step=None, seconds=seconds, break_off=lambda: None)
-        attempt = self.env.attempt
+    def _saver(self, run: Any) -> Any:
+        saver: Any = SimpleNamespace(step=None, seconds=0.0, break_off=lambda: None)
+        attempt = run.env.attempt
 
-        def rescue(step: int) -> None:
-            self.rescues.append((step, attempt))
-            saver.step = step
+        def rescue(manifest: Any) -> None:
+            self.rescues.append((manifest[0], attempt))
+            saver.step = manifest[0]
 
         saver.rescue = rescue
         return saver
 
-    def _manifest(self, done: int, reason: str) -> Any:
-        return done
-
-    def _report_whole_state(self) -> None:
-        pass
-
-    def join(self, wait: Callable[[Callable[[], None]], None]) -> None:
-        survival: Any = SimpleNamespace(rejoin=lambda done, meanwhile: wait(meanwhile))
-        self._rejoin(survival, 13)
+    def join(self) -> None:
+        self._survivors.join(self._enter_attempt)
 
 
-def test_a_rescue_has_the_fence_of_the_world_that_a_process_joins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rescue_has_the_fence_of_the_world_that_a_process_joins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0 may have registered that attempt, so an older fence may not save. The step is saved once."""
-    training = Joins(tmp_path, monkeypatch)
-    training.join(lambda meanwhile: meanwhile())
-    training._rescue()
-    assert training.rescues == [(13, 4)]
+    joins = Joins(lambda meanwhile: meanwhile(), monkeypatch)
+    joins.join()
+    joins.ladder.save_without_peers()
+    assert joins.rescues == [(13, 4)]
 
 
-def test_a_rescue_after_a_join_that_failed_has_the_fence_of_that_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rescue_after_a_join_that_failed_has_the_fence_of_that_world(monkeypatch: pytest.MonkeyPatch) -> None:
     def lose(meanwhile: Callable[[], None]) -> None:
         raise LOST
 
-    training = Joins(tmp_path, monkeypatch)
+    joins = Joins(lose, monkeypatch)
     with pytest.raises(ConnectionLost):
-        training.join(lose)
-    training._rescue()
-    assert training.rescues == [(13, 4)]
+        joins.join()
+    joins.ladder.save_without_peers()
+    assert joins.rescues == [(13, 4)]
 
 
-def test_a_step_that_the_attempt_before_saved_is_not_saved_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    training = Joins(tmp_path, monkeypatch)
-    training._rescue()
-    training.join(lambda meanwhile: meanwhile())
-    assert training.rescues == [(13, 3)]
+def test_any_error_in_a_join_leaves_the_place_to_a_new_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(meanwhile: Callable[[], None]) -> None:
+        raise RuntimeError("no device")
+
+    with pytest.raises(PeerLost, match="cannot go on in attempt 4: RuntimeError: no device"):
+        Joins(fail, monkeypatch).join()
+
+
+def test_a_step_that_the_attempt_before_saved_is_not_saved_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    joins = Joins(lambda meanwhile: meanwhile(), monkeypatch)
+    joins.ladder.save_without_peers()
+    joins.join()
+    assert joins.rescues == [(13, 3)]
 
 
 def test_a_process_reports_no_step_that_it_has_no_longer() -> None:
     """It did step 14 in a world whose other ranks resume at step 13."""
-    training: Any = SimpleNamespace(memory=None, last=Step(step=14))
-    Training._restore(training, ResumePoint(step=13), None)
-    assert training.last is None
+    run = run_of(SimpleNamespace(rank=0, memory=None, survival=None, disconnect=lambda: None), done=14)
+    Ladder(run, Memory(run), Checkpoints(run, make_saver=lambda _: None)).restore(ResumePoint(step=13))
+    assert run.last is None
 
 
 # the supervisor

@@ -12,9 +12,11 @@ import pytest
 
 from muster_contract.errors import StorageUnavailable
 from muster_contract.notices import NoticeReason
-from muster_trainer.training import loop, outage
-from muster_trainer.training.loop import Training
+from muster_contract.trainer_spec import CheckpointSpec
+from muster_trainer.training import checkpoints, outage
+from muster_trainer.training.checkpoints import Checkpoints
 from muster_trainer.training.outage import Outage
+from tests.unit.trainer.quick_run import run_of
 from tests.unit.trainer.test_saving import Rank, on_all, ranks_of_two
 
 LIMIT = Outage.LIMIT
@@ -26,10 +28,10 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
         self.sleeps: list[float] = []
-        for module in (outage, loop):
-            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=self._sleep))
+        for module in (outage, checkpoints):
+            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
 
-    def _sleep(self, seconds: float) -> None:
+    def sleep(self, seconds: float) -> None:
         self.sleeps.append(seconds)
         self.now += seconds
 
@@ -77,46 +79,37 @@ def test_the_last_try_is_at_the_limit(clock: Clock) -> None:
     assert failing.is_due
 
 
-class Trains(Training):
-    """One rank of a training that resumed at `first`. `fails` is the error of its next saves."""
+class Trains(Checkpoints):
+    """The checkpoints of one rank of a training that resumed at `first`. `fails` is the error of its next saves."""
 
-    def __init__(self, engine: Rank, *, first: int = 20) -> None:
-        self.notices: list[tuple[NoticeReason, str]] = []
-        self.phases: list[str] = []
+    def __init__(self, engine: Rank, clock: Clock, *, first: int = 20) -> None:
         self.saved: list[Any] = []
         self.tries_to_fail = sys.maxsize
         self.fails: StorageUnavailable | None = StorageUnavailable("no space is left")
-        events = SimpleNamespace(
-            notice=lambda *notice: self.notices.append(notice), complain=lambda _: None, phase=lambda phase: self.phases.append(phase)
-        )
-        saver = SimpleNamespace(
-            step=None, path=None, seconds=0.0, in_flight=False, interval=SimpleNamespace(seconds=None), save=self._save_now
-        )
-        spec = SimpleNamespace(checkpoint=SimpleNamespace(every_steps=10, asynchronous=False))
-        vars(self).update(engine=engine, events=events, saver=saver, spec=spec, first=first, total=60, outage=Outage(), unregistered=False)
-        vars(self).update(stop=SimpleNamespace(requested=False))
+        self.run = run_of(engine, done=first, checkpoint=CheckpointSpec("/checkpoints", every_steps=10, asynchronous=False))
+        interval = SimpleNamespace(seconds=None)
+        saver: Any = SimpleNamespace(step=None, path=None, seconds=0.0, in_flight=False, interval=interval, save=self._save_now)
+        super().__init__(self.run, make_saver=lambda _: saver, sleep=clock.sleep)
+        self.start(first, None, waited=0.0)
 
     def _save_now(self, manifest: Any) -> None:
         self.tries_to_fail -= 1
         if self.fails and self.tries_to_fail >= 0:
             raise self.fails
-        self.saved.append(manifest)
-        vars(self.saver).update(step=manifest, path="there")
-
-    def _manifest(self, done: int, reason: str) -> Any:
-        return done
+        self.saved.append(manifest[0])
+        vars(self.saver).update(step=manifest[0], path="there")
 
 
 class World:
-    def __init__(self, **fields: Any) -> None:
-        self.ranks = [Trains(rank, **fields) for rank in ranks_of_two()]
+    def __init__(self, clock: Clock, **fields: Any) -> None:
+        self.ranks = [Trains(rank, clock, **fields) for rank in ranks_of_two()]
         self.pool = ThreadPoolExecutor(2)
 
     def all(self, call: Callable[[Trains], Any]) -> list[Any]:
         return on_all(self.pool, self.ranks, call)
 
     def save(self, step: int = 30) -> list[Any]:
-        return self.all(lambda training: training._save(step))
+        return self.all(lambda training: training.save(step))
 
     def mend(self) -> None:
         for rank in self.ranks:
@@ -124,43 +117,43 @@ class World:
 
 
 def test_a_failed_save_is_tried_again_and_then_the_interval_counts_again(clock: Clock) -> None:
-    world = World()
+    world = World(clock)
     assert world.save() == [None, None]
     first, other = world.ranks
-    assert [rank.phases for rank in world.ranks] == [["Training"]] * 2
-    assert [training._seconds_due() for training in world.ranks] == [False, False]
-    assert not first._due(40)
-    assert not other._due(40)
+    assert [rank.run.phases for rank in world.ranks] == [["Training"]] * 2
+    assert [training.is_time for training in world.ranks] == [False, False]
+    assert not first.is_due(40)
+    assert not other.is_due(40)
     clock.now += 1
-    assert [training._seconds_due() for training in world.ranks] == [True, False]  # rank 0 votes for all
+    assert [training.is_time for training in world.ranks] == [True, False]  # rank 0 votes for all
     world.mend()
     assert world.save(33) == [None, None]
     assert [rank.saved for rank in world.ranks] == [[33], [33]]
-    assert not first._seconds_due()
-    assert first._due(40)
-    assert other._due(40)
+    assert not first.is_time
+    assert first.is_due(40)
+    assert other.is_due(40)
 
 
 def test_one_notice_names_the_cause_and_how_long_training_goes_on(clock: Clock) -> None:
-    world = World()
+    world = World(clock)
     for _ in range(3):
         world.save()
         clock.now += 10
     first, other = world.ranks
-    ((reason, message),) = first.notices
+    ((reason, message),) = first.run.notices
     assert reason is NoticeReason.SAVE_FAILED
     assert message == "no space is left; training goes on, tries again, and ends if no save succeeds within 600 s"
-    assert other.notices == []
+    assert other.run.notices == []
     world.mend()
     world.save()
     for rank in world.ranks:
         rank.fails = StorageUnavailable("the file system is read-only")
     world.save()
-    assert len(first.notices) == 2
+    assert len(first.run.notices) == 2
 
 
 def test_all_ranks_end_with_one_message_after_the_limit(clock: Clock) -> None:
-    world = World()
+    world = World(clock)
     world.save()
     clock.now += LIMIT
     assert world.save() == [None, None]
@@ -172,14 +165,14 @@ def test_all_ranks_end_with_one_message_after_the_limit(clock: Clock) -> None:
 
 def test_the_rank_that_has_seen_the_outage_for_longest_decides(clock: Clock) -> None:
     """The other one is new in this world."""
-    world = World()
+    world = World(clock)
     world.ranks[1].outage.add(waited=0.0)
     clock.now += LIMIT + 1
     assert all(isinstance(error, StorageUnavailable) for error in world.save())
 
 
 def test_the_time_of_an_outage_ends_with_a_save(clock: Clock) -> None:
-    world = World()
+    world = World(clock)
     world.save()
     clock.now += LIMIT - 1
     world.mend()
@@ -192,33 +185,33 @@ def test_the_time_of_an_outage_ends_with_a_save(clock: Clock) -> None:
 
 def test_the_first_save_of_a_job_must_succeed(clock: Clock) -> None:
     """The storage may never have worked."""
-    world = World(first=0)
+    world = World(clock, first=0)
     assert all(str(error) == "no space is left" for error in world.save())
 
 
 def test_the_last_save_is_tried_again_until_it_succeeds(clock: Clock) -> None:
-    world = World()
+    world = World(clock)
     for rank in world.ranks:
         rank.tries_to_fail = 6
-    assert world.all(lambda training: training._save_at_end(training.saver)) == [True, True]
+    assert world.all(lambda training: training.save_at_end()) == [True, True]
     assert [rank.saved for rank in world.ranks] == [[60], [60]]
     assert sorted(clock.sleeps) == sorted([1, 2, 4, 5, 5, 5] * 2)
 
 
 def test_the_last_save_fails_after_the_limit(clock: Clock) -> None:
-    world = World()
-    errors = world.all(lambda training: training._save_at_end(training.saver))
+    world = World(clock)
+    errors = world.all(lambda training: training.save_at_end())
     assert all("no save has succeeded for 60" in str(error) for error in errors), errors
 
 
 def test_a_stop_request_ends_the_tries_of_the_last_save(clock: Clock) -> None:
-    world = World()
-    world.ranks[1].stop.requested = True
-    assert world.all(lambda training: training._save_at_end(training.saver)) == [False, False]
+    world = World(clock)
+    world.ranks[1].run.stop.requested = True
+    assert world.all(lambda training: training.save_at_end()) == [False, False]
 
 
 def test_a_rescue_is_not_tried_where_the_storage_blocks(clock: Clock) -> None:
-    world = World()
+    world = World(clock)
     for rank in world.ranks:
-        rank._count_failure(waited=40.0)
+        rank.count_failure(waited=40.0)
     assert [rank.saver.seconds for rank in world.ranks if rank.saver] == [40.0, 40.0]

@@ -1,4 +1,4 @@
-"""Rescues: a rank saves what it has after it lost its peers."""
+"""A rank that has lost its peers saves what it has: in memory, or else in the storage."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from typing import Any
 import pytest
 
 from muster_contract.errors import PeerLost, StorageUnavailable
-from muster_contract.events import Event, Step
+from muster_contract.events import CommitReason, Event, Step
 from muster_contract.notices import NoticeReason
-from muster_trainer.training.joint_rescue import Standing
-from muster_trainer.training.loop import Training
+from muster_trainer.training.checkpoints import Checkpoints
+from muster_trainer.training.recovery.ladder import Ladder
+from muster_trainer.training.recovery.memory import Memory
+from tests.unit.trainer.quick_run import run_of
+
+LOST = PeerLost("rank 0: connection closed")
 
 
 class Left:
-    """A training at step 13 that has lost its peers. It has saved step 10 in two seconds."""
+    """A rank at step 13 that has lost its peers. It has saved step 10 in two seconds. `is_kept`: its memory can store the step."""
 
     def __init__(
         self,
@@ -27,69 +31,43 @@ class Left:
         seconds: float = 2.0,
         step: int | None = 10,
         saved_before: int | None = None,
-        shards: tuple[str, ...] = (),
-        can_advance: bool = False,
+        has_storage: bool = True,
+        every: int | None = None,
+        is_kept: bool = False,
+        error: Exception | None = None,
     ) -> None:
-        self.stored: list[int] = []
-        self.has_memory = self._delays_events = False
-        self.engine = SimpleNamespace(
-            rank=rank, rescues=rescues, shards=shards, can_advance=can_advance, store_in_memory=self._record_store
-        )
-        self.task = SimpleNamespace(config=SimpleNamespace(nanLoss="Skip"))
-        self.done, self.saved_before = done, saved_before
-        self.last = Step(step=done, loss="0.5") if done is not None else None
-        self.sent: list[Event] = []
-        self.summaries = SimpleNamespace(close=lambda: None)
-        self.saver: Any = SimpleNamespace(step=step, seconds=seconds, rescue=self._save, rescue_together=self._save_together)
-        self.together: list[Any] = []
-        self.events = SimpleNamespace(emit=self.sent.append, phase=lambda phase: None, notice=self._notice)
         self.saved: list[Any] = []
-        self.notices: list[tuple[NoticeReason, str]] = []
-        self.error: Exception | None = None
+        self.stored: list[int] = []
+        self.error, self.is_kept = error, is_kept
+        between = SimpleNamespace(fixed=every)
+        memory = SimpleNamespace(is_on=True, between=between, store_alone=self._store) if every or is_kept else None
+        engine = SimpleNamespace(rank=rank, rescues=rescues, survival=None, memory=memory, disconnect=lambda: None)
+        self.run = run_of(engine, done=done)
+        saver: Any = SimpleNamespace(step=step, path=None, seconds=seconds, rescue=self._save) if has_storage else None
+        checkpoints = Checkpoints(self.run, make_saver=lambda _: saver)
+        checkpoints.saved_before = saved_before
+        self.ladder = Ladder(self.run, Memory(self.run), checkpoints)
 
-    def _manifest(self, step: int, reason: str) -> tuple[int, str]:
-        return step, reason
+    def _store(self, step: int, event: str | None) -> bool:
+        if self.is_kept:
+            self.stored.append(step)
+        return self.is_kept
 
-    def _save(self, manifest: tuple[int, str]) -> None:
+    def _save(self, manifest: Any) -> None:
         if self.error:
             raise self.error
         self.saved.append(manifest)
 
-    def _save_together(self, own: Standing, manifest_of: Any, *, is_saved: bool) -> None:
-        self.together.append((own, manifest_of(14), is_saved))
-
-    def _has_skipped(self, done: int) -> bool:
-        return Training._has_skipped(self, done)  # type: ignore[arg-type]
-
-    def _record_store(self, step: int, event: str | None) -> bool:
-        if self.has_memory:
-            self.stored.append(step)
-        return self.has_memory
-
-    def _last_as_text(self) -> str | None:
-        return None
-
-    def _store_in_memory(self) -> bool:
-        return Training._store_in_memory(self)  # type: ignore[arg-type]
-
-    def _notice(self, reason: NoticeReason, message: str) -> None:
-        self.notices.append((reason, message))
-
-    def _wait_for_next_world(self, error: PeerLost) -> bool:
-        return False
-
-    def _train(self) -> None:
-        raise PeerLost("rank 0: connection closed")
-
-    def _rescue(self) -> None:
-        Training._rescue(self)  # type: ignore[arg-type]
+    @property
+    def reported(self) -> list[int]:
+        events: list[Event] = self.run.sent
+        return [event.step for event in events if isinstance(event, Step)]
 
 
 @pytest.mark.parametrize("left", [Left(), Left(seconds=0.0), Left(step=None), Left(seconds=4.9)])
-def test_a_rescue_saves_uncommitted_steps_and_the_error_is_the_lost_peer(left: Left) -> None:
-    with pytest.raises(PeerLost, match="connection closed"):
-        Training.run(left)  # type: ignore[arg-type]
-    assert left.saved == [(13, "PeerLost")]
+def test_a_rescue_saves_uncommitted_steps_and_the_process_ends(left: Left) -> None:
+    assert not left.ladder.goes_on_after(LOST)
+    assert left.saved == [(13, CommitReason.PEER_LOST)]
 
 
 @pytest.mark.parametrize(
@@ -101,76 +79,42 @@ def test_a_rescue_saves_uncommitted_steps_and_the_error_is_the_lost_peer(left: L
         pytest.param(Left(done=10), id="nothing new"),
         pytest.param(Left(step=None, saved_before=13), id="saved in the attempt before"),
         pytest.param(Left(seconds=5.1), id="longer than it is given"),
+        pytest.param(Left(has_storage=False), id="no storage"),
     ],
 )
-def test_a_rescue_needs_new_steps_time_and_the_whole_state(left: Left) -> None:
-    left._rescue()
+def test_a_rescue_needs_new_steps_time_storage_and_the_whole_state(left: Left) -> None:
+    assert not left.ladder.goes_on_after(LOST)
     assert left.saved == []
-
-
-SHARDS = ("a", "b", "a", "b")
-
-
-@pytest.mark.parametrize(
-    ("left", "standing", "is_saved"),
-    [
-        (Left(shards=SHARDS), Standing(13, can_advance=False), False),
-        (Left(shards=SHARDS, can_advance=True), Standing(13, can_advance=True), False),
-        (Left(shards=SHARDS, can_advance=True, done=10), Standing(10, can_advance=True), True),
-        (Left(shards=SHARDS, seconds=9.9), Standing(13, can_advance=False), False),
-    ],
-)
-def test_ranks_with_shards_of_the_state_save_together(left: Left, standing: Standing, is_saved: bool) -> None:
-    left._rescue()
-    assert left.together == [(standing, (14, "PeerLost"), is_saved)]
-    assert left.saved == []
-
-
-@pytest.mark.parametrize("left", [Left(shards=SHARDS, done=10), Left(shards=SHARDS, done=None), Left(shards=SHARDS, seconds=10.1)])
-def test_ranks_with_shards_save_nothing_old_and_nothing_without_time(left: Left) -> None:
-    left._rescue()
-    assert left.together == []
-
-
-@pytest.mark.parametrize(("loss", "skipped"), [("nan", True), ("0.5", False)])
-def test_a_rank_tells_the_others_that_it_has_left_out_the_update(loss: str, skipped: bool) -> None:
-    left = Left(shards=SHARDS)
-    left.last = Step(step=13, loss=loss)
-    left._rescue()
-    assert left.together[0][0].skipped is skipped
 
 
 @pytest.mark.parametrize(("rank", "reported"), [(0, []), (2, [13])])
 def test_another_rank_than_0_reports_its_last_step_before_it_saves(rank: int, reported: list[int]) -> None:
     left = Left(rank=rank)
-    left._rescue()
-    assert left.saved == [(13, "PeerLost")]
-    assert [event.step for event in left.sent if isinstance(event, Step)] == reported
+    left.ladder.save_without_peers()
+    assert left.saved == [(13, CommitReason.PEER_LOST)]
+    assert left.reported == reported
 
 
-@pytest.mark.parametrize(("delays", "reported"), [(False, [13]), (True, [])])
-def test_a_rank_that_cannot_save_reports_its_last_step_if_no_snapshot_is_due(delays: bool, reported: list[int]) -> None:
-    left = Left(rank=2, rescues=False)
-    left._delays_events = delays
-    left._rescue()
+@pytest.mark.parametrize(("every", "reported"), [(None, [13]), (5, [13]), (1, [])])
+def test_a_rank_that_cannot_save_reports_its_last_step_unless_its_snapshot_would_have(every: int | None, reported: list[int]) -> None:
+    left = Left(rank=2, rescues=False, every=every)
+    left.ladder.save_without_peers()
     assert left.saved == []
-    assert [event.step for event in left.sent if isinstance(event, Step)] == reported
+    assert left.reported == reported
 
 
 @pytest.mark.parametrize("rank", [0, 2])
 def test_a_rank_that_keeps_its_state_in_memory_writes_nothing_to_the_storage(rank: int) -> None:
-    left = Left(rank=rank)
-    left.has_memory = True
-    left._rescue()
+    left = Left(rank=rank, is_kept=True)
+    left.ladder.save_without_peers()
     assert (left.stored, left.saved) == ([13], [])
-    assert [event.step for event in left.sent if isinstance(event, Step)] == [13]
+    assert left.reported == [13]
 
 
-def test_a_rescue_needs_storage() -> None:
-    left = Left()
-    left.saver = None
-    left._rescue()
-    assert left.saved == []
+def test_a_rank_without_a_state_stores_none_in_memory() -> None:
+    left = Left(done=None, is_kept=True)
+    left.ladder.save_without_peers()
+    assert left.stored == []
 
 
 @pytest.mark.parametrize(
@@ -180,11 +124,9 @@ def test_a_rescue_needs_storage() -> None:
         (RuntimeError("aborted"), r"RuntimeError: aborted \(.*test_rescue.py, line \d+\)$"),
     ],
 )
-def test_a_failed_rescue_is_reported_and_the_error_is_the_lost_peer(error: Exception, cause: str) -> None:
-    left = Left()
-    left.error = error
-    with pytest.raises(PeerLost):
-        Training.run(left)  # type: ignore[arg-type]
-    ((reason, message),) = left.notices
+def test_a_failed_rescue_is_reported(error: Exception, cause: str) -> None:
+    left = Left(error=error)
+    assert not left.ladder.goes_on_after(LOST)
+    ((reason, message),) = left.run.notices
     assert reason is NoticeReason.RESCUE_FAILED
     assert re.match(f"the peers are gone, and step 13 could not be saved: {cause}", message)

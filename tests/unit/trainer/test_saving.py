@@ -19,7 +19,7 @@ from muster_contract.trainer_spec import CheckpointSpec
 from muster_trainer.checkpoint import Fence, Manifest, Store, select
 from muster_trainer.checkpoint.manifest import read_verified
 from muster_trainer.checkpoint.selection import valid_commits
-from muster_trainer.host.memory import spare_bytes
+from muster_trainer.host.memory import most_for_snapshots, room_for_snapshots, spare_bytes
 from muster_trainer.training import saving
 from muster_trainer.training.engine import Part
 from muster_trainer.training.interval import SaveInterval
@@ -202,6 +202,29 @@ def test_spare_memory_is_four_fifths_of_the_free_memory_of_machine_and_container
     for name, text in {"meminfo": machine, "memory.max": limit, "memory.current": "200000", "memory.stat": "inactive_file 100000"}.items():
         (tmp_path / name).write_text(f"{text}\n")
     assert spare_bytes(tmp_path / "meminfo", tmp_path) == spare
+
+
+@pytest.mark.parametrize(
+    ("limit", "request_bytes", "most", "room"),
+    [
+        pytest.param("500000", None, 250_000, 160_000, id="limit"),
+        pytest.param("500000", "300000", 250_000, 160_000, id="a limit counts more than a request"),
+        pytest.param("max", "300000", 150_000, 80_000, id="request"),
+        pytest.param("max", "0", 512_000, 204_800, id="no request"),
+        pytest.param("max", None, 512_000, 204_800, id="none"),
+        pytest.param("9000000", None, 512_000, 204_800, id="the machine has less"),
+    ],
+)
+def test_snapshots_whose_size_the_job_does_not_name_take_at_most_half_of_the_memory_that_is_free(
+    tmp_path: Path, limit: str, request_bytes: str | None, most: int, room: int
+) -> None:
+    """Two replicas share the machine, so each has room for half of what is free there."""
+    contents = {"meminfo": "MemAvailable: 1000 kB", "memory.max": limit, "memory.current": "200000", "memory.stat": "inactive_file 100000"}
+    for name, text in contents.items():
+        (tmp_path / name).write_text(f"{text}\n")
+    environ = {} if request_bytes is None else {"MUSTER_MEMORY_REQUEST": request_bytes}
+    assert most_for_snapshots(environ, tmp_path / "meminfo", tmp_path) == most
+    assert room_for_snapshots(environ, pods=2, machine=tmp_path / "meminfo", container=tmp_path) == room
 
 
 def test_a_rank_that_cannot_write_fails_the_save_on_every_rank(world: TwoRanks) -> None:

@@ -17,7 +17,7 @@ from muster_trainer.snapshots.choice import CompleteSnapshot, choose
 from muster_trainer.snapshots.payload import pack_list, starts_of, unpack_list
 from muster_trainer.snapshots.placement import Place, place
 from muster_trainer.snapshots.slots import Slots
-from muster_trainer.training.loop import _step_of
+from muster_trainer.training.recovery.memory import step_of
 from tests.support.seeds import seeded_random
 
 SIZE = 1 << 20
@@ -100,7 +100,7 @@ def test_a_payload_without_a_list_is_refused(text: bytes, message: str) -> None:
 
 @pytest.mark.parametrize("event", [None, "", "{", "[" * 2000, "[]", "3", '{"event": "commit"}', '{"event": "step"}'])
 def test_a_snapshot_without_the_event_of_its_step_can_be_restored(event: str | None) -> None:
-    assert _step_of(CompleteSnapshot((0, 1), ((0, 0),), (replace(header(), event=event),))) is None
+    assert step_of(CompleteSnapshot((0, 1), ((0, 0),), (replace(header(), event=event),))) is None
 
 
 def test_a_slot_is_empty_while_it_is_written(descriptor: int) -> None:

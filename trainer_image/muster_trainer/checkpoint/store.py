@@ -64,7 +64,7 @@ class Store:
         return path
 
     def rescue_directory(self, step: int, number: int = 0) -> Location:
-        """The directory of a rescue at `step`, by one rank or by several together. Other ranks may still write to that of `begin`, and to
+        """The directory of a rescue at `step`, by one rank. Other ranks may still write to that of `begin`, and to
         those with a lower `number`."""
         return self.directory / rescue_name(step, self.fence, number)
 
@@ -74,30 +74,6 @@ class Store:
             self._check_fence()
             files.make_directory(path)
             return files.claim(path / CLAIM)
-
-    def leave_note(self, path: Location, kind: str, rank: int, content: bytes) -> None:
-        """Writes a note for the other ranks into the `rescue_directory` at `path`, and creates it if there is none. It replaces the note of
-        this kind and rank."""
-        with files.storage(path):
-            self._check_fence()
-            files.make_directory(path)
-            files.write_file(path / f"{kind}-{rank:05d}.json", content)
-
-    def notes(self, path: Location, kind: str, *, limit: int) -> dict[int, bytes]:
-        """The notes of this kind in the `rescue_directory` at `path`, by rank. A note that is being written may be cut off."""
-        found: dict[int, bytes] = {}
-        with files.storage(path):
-            for note in path.glob(f"{kind}-*.json"):
-                number = note.stem.removeprefix(f"{kind}-")
-                with suppress(FileNotFoundError, ValueError):
-                    found[int(number)] = files.read(note, limit=limit)
-        return found
-
-    def withdraw(self, path: Location, rank: int) -> None:
-        """Removes the files that a rank has written to the `rescue_directory` at `path`. Ignores errors."""
-        with suppress(OSError):
-            for file in path.glob(f"*-{rank:05d}.*"):
-                files.remove_file(file)
 
     def await_rescue(self, path: Location, *, seconds: float) -> bool:
         """Waits for the commit of the `rescue_directory` at `path`, which another rank has claimed. Returns False if there is none within

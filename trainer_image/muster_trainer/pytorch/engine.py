@@ -9,7 +9,6 @@ import json
 import math
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.data import Order
 from muster_trainer.host.connections import Connections
 from muster_trainer.host.orders import descriptor_in
-from muster_trainer.pytorch import packing, state
+from muster_trainer.pytorch import state
 from muster_trainer.pytorch.adoption import adopt
 from muster_trainer.pytorch.compat import leave_groups, tree_leaves
 from muster_trainer.pytorch.device import device_of, fingerprint, make_deterministic
@@ -76,16 +75,15 @@ class TorchEngine:
         self.parallel.build_optimizer(self.learning_rate)
         self.initial_numbers = state.numbers_of(self.parallel.optimizer)
         if self._snapshots:
-            self._snapshots.bind(self.parallel, self.initial_numbers)
+            self._snapshots.bind(self.parallel, self.initial_numbers, settle=self._settle)
         # With NCCL, a kernel that waits for a lost peer blocks the device until an order aborts it.
         notices_loss = self.world > 1 and (backend == "gloo" or takes_orders)
         is_whole = self.parallel.layout.holds_whole_model and notices_loss
         may_wait = task.survives and Connections.can_be_closed and takes_orders
         survives = is_whole and self.parallel.rejoins and self.memory is None and may_wait
         self.survival: Survival | None = self if survives else None
-        self.shards = self._shards() if notices_loss and Connections.can_be_closed else ()
-        self.rescues = bool(self.shards) or (is_whole and (spec.checkpoint is not None or self.memory is not None or survives))
-        self._voted_step: int | None = None
+        stores_alone = self._snapshots is not None and self._snapshots.are_of_use_alone
+        self.rescues = (notices_loss and stores_alone) or (is_whole and (spec.checkpoint is not None or survives))
         self._buffers = _Buffers(self.parallel.module, are_copied=self.rescues)
         self._connections.complete()
 
@@ -106,14 +104,6 @@ class TorchEngine:
     @property
     def _has_survivors(self) -> bool:
         return self.survivor_steps is not None and self.survivor_steps.survivors > 0
-
-    def _shards(self) -> tuple[str, ...]:
-        """See `training.engine.Engine.shards`."""
-        parallel = self.parallel
-        if parallel.layout.holds_whole_model or parallel.updates_within_passes or self.memory is not None or self.spec.checkpoint is None:
-            return ()
-        shards = self.gather(packing.shard_of(parallel.module))
-        return tuple(shards) if min(Counter(shards).values()) > 1 else ()
 
     def _build_model(self) -> nn.Module:
         """The whole model, with the numbers of rank 0 on every rank."""
@@ -200,11 +190,9 @@ class TorchEngine:
             self._divide_by_weight(counted, len(indices))
             self.parallel.clip_gradients()
             self.parallel.finish_passes()
-        self._voted_step = step
         tally = _Tally(counted, [stop, save, busy], self.input.read())
         if self.rescues:
             tally.wait()  # the update needs no peer: if one is lost before it, the state is still that of the last step
-            self._voted_step = None
             self._buffers.drop()
         is_skipped = self.task.config.nanLoss == "Skip" and not np.isfinite(tally.loss())
         update_started = time.monotonic()
@@ -286,25 +274,17 @@ class TorchEngine:
             self.parallel.sync_buffers()
             return self._part(directory, room=room)
 
-    @property
-    def can_advance(self) -> bool:
-        return bool(self.shards) and self._voted_step is not None
-
-    def advance(self, *, skip: bool) -> None:
-        assert self._voted_step is not None
-        self._buffers.drop()
-        if not skip:
-            self._update(self._voted_step)
-        self._voted_step = None
-
     def rescue(self, directory: Path) -> Part | None:
-        if not self.rescues:
+        if not self.rescues or not self.parallel.layout.holds_whole_model:
             return None
         self._buffers.restore()
         return self._part(directory, room=0, alone=True)
 
-    def store_in_memory(self, step: int, event: str | None) -> bool:
-        return self.rescues and self._snapshots is not None and self._snapshots.rescue(step, event, self._buffers.restore)
+    def _settle(self) -> bool:
+        """Makes the state that after the last step. Returns False if this rank cannot, because it has begun to change the state."""
+        if self.rescues:
+            self._buffers.restore()
+        return self.rescues
 
     def _part(self, directory: Path, *, room: int, alone: bool = False) -> Part:
         parallel = self.parallel

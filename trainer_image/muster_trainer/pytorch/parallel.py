@@ -125,9 +125,7 @@ class ParallelModel:
     cut: tuple[int, ...] = ()
     """Layers of each stage, of a pipeline."""
     updates_within_passes: bool = False
-    """Whether parameters change outside of `update` as well: in the passes, or by calls of other ranks."""
-    batches_in_flight: int = 0
-    """The number of batches that workers compute at once, if they do not wait for one another."""
+    """Whether parameters change in the passes as well, and not only in `update`."""
     is_emptied_between_steps: bool = False
     """Whether `finish_updates` changes the losses of later steps."""
     rejoins: bool = False

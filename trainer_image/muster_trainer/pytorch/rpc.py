@@ -45,7 +45,7 @@ class RpcEngine(TorchEngine, Engine):
 
     def __init__(self, task: Task, spec: TrainerSpec) -> None:
         super().__init__(task, spec, _connected)
-        self._chief = Chief(self.parallel, self.memory.between if self.memory else None) if self.rank == 0 else None
+        self._chief = Chief(self.parallel) if self.rank == 0 else None
         self._worker = Worker(self.parallel) if self.rank in self.parallel.workers else None
         self._stop_requested = self._save_requested = self._has_saved = False
         rpc_calls.serve(self._worker or self.parallel.server)

@@ -26,7 +26,6 @@ from muster_trainer.pytorch.parallel import Batch, Context, Layout, ParallelMode
 from muster_trainer.pytorch.parameter_server import ParameterServer, assign_parameters, keep_parameters
 from muster_trainer.pytorch.rpc_calls import Future, call, call_all, result_of
 from muster_trainer.pytorch.world import TIMEOUT
-from muster_trainer.snapshots.interval import StepsBetween
 from muster_trainer.training.engine import rate_share
 
 
@@ -34,7 +33,6 @@ class RpcModel(ParallelModel):
     """The model on one rank. A server has its part of the parameters, and other ranks have none. The chief and the workers compute with
     `replica`, a whole model."""
 
-    updates_within_passes = True
     server: ParameterServer
 
     def __init__(self, context: Context, model: nn.Module) -> None:
@@ -46,7 +44,6 @@ class RpcModel(ParallelModel):
             raise BadConfiguration(f"RPC needs a chief, which is rank 0, a worker and a ps; the ranks are {', '.join(roles)}")
         _refuse_buffers(model, title=context.task.title)
         self.is_synchronous = bool(context.spec.options.synchronous)
-        self.batches_in_flight = 0 if self.is_synchronous else len(self.workers)
         shares = self.workers if self.is_synchronous else []
         position = shares.index(context.rank) if context.rank in shares else 0
         layout = Layout(len(shares) or 1, position, gradient_copies=1, counts_losses=context.rank == 0)
@@ -109,13 +106,10 @@ def _refuse_buffers(model: nn.Module, *, title: str) -> None:
 
 class Chief:
     """Distributes batches to the workers. A step is a batch that is done. Its result is the loss, the staleness, and the seconds of waiting
-    for samples.
+    for samples."""
 
-    `snapshots` decides when snapshots in memory are due. Like a checkpoint, each has the batches before it and no others.
-    """
-
-    def __init__(self, model: RpcModel, snapshots: StepsBetween | None) -> None:
-        self._model, self._task, self._spec, self._snapshots = model, model.context.task, model.context.spec, snapshots
+    def __init__(self, model: RpcModel) -> None:
+        self._model, self._task, self._spec = model, model.context.task, model.context.spec
         self._next_step: int | None = None
         self._idle = list(model.workers)
         self._results: queue.SimpleQueue[tuple[int, Future[Any]]] = queue.SimpleQueue()
@@ -145,8 +139,6 @@ class Chief:
         if self._next_step is None:
             self._next_step = step
         limit = order.boundary(step, self._spec.checkpoint.every_steps if self._spec.checkpoint else None)
-        if self._snapshots:
-            limit = min(limit, self._snapshots.next_after(step))
         while self._idle and self._next_step < limit and starts_more:
             worker = self._idle.pop(0)
             future = call(worker, "train", order.batch_indices(self._next_step), self._next_step)

@@ -12,6 +12,7 @@ import json
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -27,6 +28,7 @@ from muster_contract.notices import NoticeReason
 from muster_contract.trainer_spec import MemorySpec, TrainerSpec
 from muster_contract.wire import decode, encode
 from muster_trainer.host.events import Events
+from muster_trainer.host.memory import room_for_snapshots
 from muster_trainer.host.priority import yield_to_steps
 from muster_trainer.pytorch import packing
 from muster_trainer.pytorch.parallel import ParallelModel
@@ -35,18 +37,19 @@ from muster_trainer.pytorch.world import TIMEOUT, World, detect_peer_loss
 from muster_trainer.snapshots.arena import HEADER_BYTES, Arena, FilledSlot, Header, layout, pack, unpack
 from muster_trainer.snapshots.checksum import checksum, is_intact
 from muster_trainer.snapshots.choice import CompleteSnapshot, choose, generation_of, identity_of, newest_step
-from muster_trainer.snapshots.interval import FIRST_STEPS, Cost, StepsBetween
+from muster_trainer.snapshots.interval import Cost, StepsBetween
 from muster_trainer.snapshots.placement import Place, Placement, place
 from muster_trainer.snapshots.slots import Slots, too_small
 
 _HEADER, _PAYLOAD = 0, 1
 """Tags of messages."""
+_STEPS_BETWEEN_EMPTYINGS = 10
 _CLOCK_OF_THREAD = 6
 """Linux: the kind of a clock that has the id of a thread in its other bits (CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED)."""
 
 
 class Snapshots:
-    """The snapshots of one rank in one attempt. Every rank calls the same methods in the same order, except `rescue`.
+    """The snapshots of one rank in one attempt. Every rank calls the same methods in the same order, except `store_alone`.
 
     `cut` is the cut of a pipeline in the newest snapshot of any rank. See `muster_trainer.training.engine.PeersMemory`.
     """
@@ -54,10 +57,11 @@ class Snapshots:
     def __init__(
         self, arena: Arena, env: ReplicaEnvironment, spec: TrainerSpec, world: World, events: Events, places: Sequence[Place]
     ) -> None:
-        assert spec.memory is not None
-        self._spec: MemorySpec = spec.memory
+        assert spec.snapshots is not None
+        self._spec: MemorySpec = spec.snapshots
         self._arena, self._env, self._world, self._events, self._places = arena, env, world, events, places
         self._identity = identity_of(spec, world.size)
+        self._is_sized = spec.snapshots.size_mib is not None
         self._slots = Slots(arena, job=env.job_uid, attempt=env.attempt, identity=self._identity)
         self._flight: Future[list[Cost]] | None = None
         self._copying: packing.Copying | None = None
@@ -67,11 +71,13 @@ class Snapshots:
         self._failed = False
         self._own_is_complete = threading.Event()
         self._gather_filled_slots()
+        self._has_room = True if self._filled_slots[world.rank] else None
+        self._needs_step = not self._is_sized and not all(self._filled_slots)
 
     @classmethod
     def open(cls, spec: TrainerSpec, world: World) -> Snapshots | None:
         """The snapshots of this rank. None if the job has none in memory, or if a rank has no memory for them."""
-        if spec.memory is None:
+        if spec.snapshots is None:
             return None
         env, events = ReplicaEnvironment.from_environment(os.environ), Events.from_environment(os.environ, world.rank)
         arena = Arena.from_environment(os.environ)
@@ -93,13 +99,15 @@ class Snapshots:
         headers = [each.header for of_rank in self._filled_slots for each in of_rank]
         self.cut: tuple[int, ...] = max(headers, key=generation_of).cut if headers else ()
 
-    def bind(self, parallel: ParallelModel, initial_numbers: Groups) -> None:
-        """Sets the part of the model that is in the snapshots of this rank. Decides where copies go."""
+    def bind(self, parallel: ParallelModel, initial_numbers: Groups, *, settle: Callable[[], bool]) -> None:
+        """Sets the part of the model that is in the snapshots of this rank. Decides where copies go. `settle` makes the state that after
+        the last step, without the other ranks, and returns whether it could."""
+        self._settle = settle
         self._parallel, self._initial_numbers = parallel, initial_numbers
         self._cut: tuple[int, ...] = parallel.cut
         # A snapshot that empties a pipeline changes its losses, and these must not depend on the measured cost of snapshots.
-        chosen = FIRST_STEPS if parallel.is_emptied_between_steps else None
-        self.between = StepsBetween(self._spec.every_steps or chosen, drained=parallel.batches_in_flight)
+        chosen = _STEPS_BETWEEN_EMPTYINGS if parallel.is_emptied_between_steps else None
+        self.between = StepsBetween(self._spec.every_steps or chosen)
         self._shard = packing.shard_of(parallel.module)
         self._shards = self._world.gather(self._shard)
         before = _threads()
@@ -168,7 +176,7 @@ class Snapshots:
             self._report_too_small(0)
             return
         self._arena.format(slots=slots, stride=stride)
-        if self._world.rank == 0 and self.copies < self._spec.copies:
+        if self._world.rank == 0 and self.copies < self._spec.copies and not self._spec.auto:
             self._events.notice(
                 NoticeReason.MEMORY_UNUSED,
                 f"snapshots have {self.copies} copies and not {self._spec.copies}: there are too few replicas",
@@ -182,8 +190,8 @@ class Snapshots:
         began = time.monotonic()
         self.land()
         self.between.start(step)
-        if not self.is_on:
-            on_complete(None)
+        if not self.is_on or (self._needs_step and not self.between.step_seconds):
+            on_complete(None)  # before the first step it is not known how much memory the training needs
             return
         parallel = self._parallel
         parallel.finish_updates()
@@ -191,7 +199,7 @@ class Snapshots:
             with detect_peer_loss():
                 parallel.sync_buffers()
         packed = self._packed() if self._world.rank in self._placement.keepers else None
-        fits = packed is None or packed.size <= self._arena.room
+        fits = packed is None or self._fits(packed.size)
         slot = self._slots.free()
         header = self._header(step, event, packed.size if packed else 0)
         if packed and fits:
@@ -200,8 +208,6 @@ class Snapshots:
             self._copying = packed.begin(self._arena.payload(slot, packed.size), now=buffers)
         if parallel.updates_within_passes or parallel.context.device.type != "cpu":
             self._finish_copying()
-        if parallel.updates_within_passes:
-            self._world.gather("")
         is_stored = packed is not None and fits
         self._own_is_complete.clear()
         self._blocked += time.monotonic() - began
@@ -230,16 +236,30 @@ class Snapshots:
         if self._failed:
             self.is_on = False
 
-    def rescue(self, step: int, event: str | None, restore: Callable[[], object]) -> bool:
-        """Stores the state after `step`, without the other ranks. Returns whether this rank has it in memory."""
-        if not self.is_on or not self._parallel.layout.holds_whole_model:
+    @property
+    def are_of_use_alone(self) -> bool:
+        """Whether ranks that store their parts without the others may have all of the state: each part is on two ranks or more."""
+        if self._parallel.updates_within_passes:
+            return False
+        return self._parallel.layout.holds_whole_model or min(Counter(self._shards).values()) > 1
+
+    def store_alone(self, step: int, event: str | None) -> bool:
+        """Stores this rank's part of the state after `step`, without the other ranks. Returns whether this rank has it in memory.
+
+        A rank with the whole state may overwrite its older snapshot, because its newer one is whole. A part overwrites no snapshot that
+        other ranks may need.
+        """
+        if not self.is_on or not self.are_of_use_alone:
             return False
         if self._flight is not None and not self._own_is_complete.wait(RESCUE_SECONDS / 2):
             return False
         own = [self._slots.generation(slot) for slot in (0, 1)]
         if (self._env.attempt, step) in own:
             return True
-        restore()
+        if not self._parallel.layout.holds_whole_model and self._slots.is_newest_unconfirmed:
+            return False  # one of the two may be the newest complete snapshot, and this rank does not know which
+        if not self._settle():
+            return False
         packed = self._packed()
         if packed.size > self._arena.room:
             return False
@@ -249,6 +269,14 @@ class Snapshots:
         packed.write(content)
         self._arena.complete(slot, replace(self._header(step, event, packed.size), checksum=checksum(content)))
         return True
+
+    def _fits(self, size: int) -> bool:
+        """Whether snapshots of this size fit into the memory. If the job does not name its size, they must fit into what the training
+        leaves free after its first step. Snapshots of an earlier attempt have taken their memory already."""
+        if self._has_room is None and not self._is_sized:
+            pods = {each.pod for each in self._places if each.node == self._places[self._world.rank].node}
+            self._has_room = self._placement.slots * size <= room_for_snapshots(os.environ, pods=len(pods))
+        return self._has_room is not False and size <= self._arena.room
 
     def _packed(self) -> packing.Packed:
         return packing.Packed.of(self._parallel.module, self._parallel.stored_optimizer, self._initial_numbers)

@@ -13,7 +13,7 @@ MOST = 0.02
 SPREAD = 2
 """The measured cost of the slowest rank counts so many times. `bench.memory` found that snapshots take 1.2 to 1.7 times that cost, probably
 because delays of different ranks add up when ranks wait for each other."""
-FIRST_STEPS = 10
+FIRST_STEPS = 1
 """The steps between snapshots until the first snapshots of an attempt have been measured."""
 _RECENT = 5
 _STEPS = 32
@@ -34,14 +34,10 @@ class Cost:
 
 
 class StepsBetween:
-    """The number of steps between snapshots. It is fixed, or chosen by the cost of snapshots. All ranks choose the same number.
+    """The number of steps between snapshots. It is fixed, or chosen by the cost of snapshots. All ranks choose the same number."""
 
-    In asynchronous training, a snapshot waits until workers have finished their batches. This costs `drained` steps, the number of these
-    batches.
-    """
-
-    def __init__(self, fixed: int | None, *, drained: int = 0) -> None:
-        self.fixed, self._drained = fixed, drained
+    def __init__(self, fixed: int | None) -> None:
+        self.fixed = fixed
         self.steps = fixed or FIRST_STEPS
         self.newest = 0
         """The step of the newest snapshot."""
@@ -80,7 +76,7 @@ class StepsBetween:
         step = min(each.step for each in costs)
         if self.fixed or step <= 0:
             return
-        self._costs.append(SPREAD * max(each.blocked + each.beside for each in costs) / step + self._drained)
+        self._costs.append(SPREAD * max(each.blocked + each.beside for each in costs) / step)
         self._flights.append(max(each.whole for each in costs) / step)
         cost, flight = statistics.median(self._costs), statistics.median(self._flights)
         self.steps = max(1, math.ceil(cost / MOST), math.ceil(flight))

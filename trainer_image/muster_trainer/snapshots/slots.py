@@ -28,6 +28,12 @@ class Slots:
         header = self._arena.header(slot)
         return generation_of(header) if header and self._is_own(header) else _NONE
 
+    @property
+    def is_newest_unconfirmed(self) -> bool:
+        """Whether this rank does not know that its own newest snapshot is complete on all ranks."""
+        newest = max(self.generation(0), self.generation(1))
+        return newest not in (_NONE, self.protected)
+
     def free(self, stream: int = 0) -> int:
         """The slot to overwrite, of the two slots for one rank's snapshots. `stream` 0 are the snapshots of this rank."""
         first, second = 2 * stream, 2 * stream + 1
@@ -41,7 +47,12 @@ class Slots:
         return header.job == self._job and header.attempt <= self._attempt and header.identity == self._identity
 
 
-def too_small(size_mib: int, *, needed: int, slots: int, processes: int = 1) -> str:
+def too_small(size_mib: int | None, *, needed: int, slots: int, processes: int = 1) -> str:
     """The notice for a memory of `size_mib` MiB that is too small. Each process of the replica needs `slots` slots of `needed` bytes."""
     mib = -(-processes * (slots * (needed + HEADER_BYTES + PAGE) + PAGE) // _MIB)
+    if size_mib is None:
+        return (
+            f"snapshots need {mib} MiB in each replica, and take at most half of its free memory, so none are kept in memory; raise "
+            f"resources.limits.memory, write checkpoint.memory.sizeMib: {mib} to add this memory, or 0 to do without snapshots"
+        )
     return f"snapshots do not fit into checkpoint.memory.sizeMib: {size_mib}, so none are kept in memory; write {mib} at least"

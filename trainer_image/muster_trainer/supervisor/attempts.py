@@ -76,7 +76,7 @@ def _stand_by(environ: Mapping[str, str], replica: ReplicaEnvironment, starter: 
 def _copying(replica: ReplicaEnvironment, memories: Memories, reporter: Reporter) -> Iterator[None]:
     """Copies the snapshots of the world into the memory of this spare, in the block."""
     try:
-        spec = replica.trainer_spec.memory
+        spec = replica.trainer_spec.snapshots
     except TrainerError:  # it is raised again when the processes start
         spec = None
     if spec is None or not spec.spares or not memories.reserve(replica.processes, spec):
@@ -109,8 +109,8 @@ def _live(
         with closing(listener) if listener else nullcontext():
             if listener:
                 environ = {**with_library(environ), **listener.variables, **_status_variables(environ, replica, listener)}
-            launches = memories.with_memory(plan(environ, replica, spec), spec.memory)
-            if spec.memory and spec.memory.spares:
+            launches = memories.with_memory(plan(environ, replica, spec), spec.snapshots)
+            if spec.snapshots and spec.snapshots.spares:
                 reporter.snapshot_server = memories.serve(loopback=replica.coordinator_authority is None)
             if not spec.is_bundled:
                 launches = _with_trackers(launches, replica)

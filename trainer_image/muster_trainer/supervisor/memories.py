@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from muster_contract.reports import SnapshotServer
 from muster_contract.trainer_spec import MemorySpec
+from muster_trainer.host.memory import most_for_snapshots
 from muster_trainer.snapshots.arena import Arena
 from muster_trainer.supervisor.environment import Launch
 from muster_trainer.supervisor.snapshot_service import SnapshotService
@@ -35,7 +36,10 @@ class Memories:
 
     def reserve(self, processes: int, spec: MemorySpec) -> bool:
         """Reserves the memory of so many processes, unless they have it already. Returns whether they have it."""
-        size = spec.size_mib * MIB // processes
+        if spec.size_mib is None:
+            size = self._size if processes == len(self._descriptors) else most_for_snapshots(os.environ) // processes
+        else:
+            size = spec.size_mib * MIB // processes
         if (size, processes) == (self._size, len(self._descriptors)):
             return True
         self.close()

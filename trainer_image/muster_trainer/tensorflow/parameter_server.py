@@ -28,10 +28,9 @@ from muster_trainer.tasks.module import Task
 from muster_trainer.tensorflow import partitions
 from muster_trainer.tensorflow.engine import KerasEngine
 from muster_trainer.tensorflow.input import Reading, StepSamples
-from muster_trainer.tensorflow.snapshots import ChiefMemory
 from muster_trainer.tensorflow.workers import SUM
 from muster_trainer.tensorflow.world import Membership, cannot_listen, cluster_task, peers
-from muster_trainer.training.engine import Engine, Part, PeersMemory, StepOutcome
+from muster_trainer.training.engine import Engine, Part, StepOutcome
 
 CONNECT_SECONDS = 120.0
 PATH_SECONDS = 60.0
@@ -59,12 +58,6 @@ class ParameterServer(KerasEngine, Engine):
         self.skips = task.config.nanLoss == "Skip"
         self.worker_count = len(cluster_task().cluster["worker"])
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(self.strategy)
-        self.memory: PeersMemory | None = ChiefMemory.open(
-            spec,
-            in_flight=BATCHES_PER_WORKER * self.worker_count,
-            read=lambda: self._settled("taking a snapshot", self.state.copy),
-            write=lambda table: self._settled("restoring", partial(self.state.restore, table)),
-        )
         self.handed_out: deque[tuple[Any, HandOut, float]] = deque()
         self.requested = {"stop": False, "save": False}
         with self.strategy.scope():
@@ -100,7 +93,7 @@ class ParameterServer(KerasEngine, Engine):
         self.requested = {"stop": self.requested["stop"] or stop, "save": self.requested["save"] or save}
         with peers(self.rank):
             limit = self.order.boundary(step, self.every_steps)
-            self._hand_out(min(limit, self.memory.between.next_after(step)) if self.memory else limit)
+            self._hand_out(limit)
             result, again, waited = self.handed_out.popleft()
             loss, staleness = self._fetched(result, again, step)
         settled = not self.handed_out  # a checkpoint must have the reported steps and no others

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import keras
 import numpy as np
@@ -78,18 +77,6 @@ class State:
             size = math.prod(variable.shape)
             variable.assign(first[start : start + size].reshape(variable.shape))
             start += size
-
-    def copy(self) -> Table:
-        """A copy of the state."""
-        self.settle()
-        with peers(self._workers.rank):
-            return self._copy(self._read())
-
-    def restore(self, table: Table) -> None:
-        """Sets the state to a result of `copy`. TensorFlow itself can only restore from files."""
-        with TemporaryDirectory(prefix="muster-restore-") as folder:
-            self._write(table, Path(folder))
-            self.load(Path(folder))
 
     def part_to_save(self, directory: Path, *, room: int) -> Part:
         """This worker's part of a checkpoint. Every worker reads, because reading mirrored variables is a collective. Only the chief

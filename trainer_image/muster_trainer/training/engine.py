@@ -80,12 +80,18 @@ class PeersMemory(Protocol):
         When the snapshot is complete, calls `on_complete` in another thread with the bytes of all snapshots, or None if they do not fit.
         """
 
+    def store_alone(self, step: int, event: str | None) -> bool:
+        """Stores this rank's part of the state after `step`, the last one, without a collective. Returns whether the memory has it."""
+
     def land(self) -> None:
         """Waits until the snapshot that `begin` has begun is complete."""
 
 
 class Survival(Protocol):
     """The methods by which a process continues in another world after the loss of a peer. The new world has the same shape."""
+
+    survivor_steps: SurvivorSteps | None
+    """The steps of the states that survivors bring into this world. None in the first attempt."""
 
     def abandon_world(self) -> None:
         """Leaves the world that has lost a member, without a collective. The state is then the one after the last step."""
@@ -126,14 +132,9 @@ class Engine(EvaluationEngine, Ranks, Protocol):
     devices: int
     learning_rate: float
     rescues: bool = False
-    """Whether `rescue` of this rank may return a part."""
-    shards: tuple[str, ...] = ()
-    """For each rank, a text that names its part of the state, if ranks can rescue it together: each part is on two ranks or more. Otherwise
-    empty."""
+    """Whether this rank can save its state after the last step without its peers: to the storage with `rescue`, or to the memory."""
     survival: Survival | None = None
     """None if this process ends after the loss of a peer."""
-    survivor_steps: SurvivorSteps | None = None
-    """The steps of the states that survivors bring into this world. None in the first attempt."""
     memory: PeersMemory | None = None
     """None if the job has no snapshots in memory."""
     refuses: frozenset[str] = frozenset()
@@ -153,28 +154,13 @@ class Engine(EvaluationEngine, Ranks, Protocol):
         """This rank's part of model and optimizer, for a checkpoint in `directory`. It is copied if it takes at most `room` bytes."""
 
     def rescue(self, directory: Path) -> Part | None:
-        """The whole state after the last step, without a collective, for a rank that has lost its peers. With `shards`, the part of this
-        rank. None if this rank cannot rescue, or has begun to change the state."""
+        """The whole state after the last step, without a collective, for a rank that has lost its peers. None if this rank does not
+        have it, or has begun to change the state."""
         return None
-
-    @property
-    def can_advance(self) -> bool:
-        """Whether another rank may have finished a step that this rank has not, and this rank can finish it: see `advance`."""
-        return False
-
-    def advance(self, *, skip: bool) -> None:
-        """Finishes the step whose votes this rank has not received, without a collective. All ranks had its gradients before any rank
-        voted. Call it only with `can_advance`, and if another rank has finished the step. `skip`: that rank has left out the update."""
-        return
 
     def disconnect(self) -> None:
         """Makes the current collective fail, on this rank and on others. Any thread may call it."""
         return
-
-    def store_in_memory(self, step: int, event: str | None) -> bool:
-        """Stores the whole state after the last step in memory, without a collective. Returns whether the memory has the state after
-        `step`."""
-        return False
 
 
 def rate_share(task: Task, step: int) -> float:

@@ -16,8 +16,7 @@ from muster_trainer.checkpoint.objects import Location, location_of
 from muster_trainer.training.agreement import Ranks, agree
 
 if TYPE_CHECKING:  # the library for programs of users imports this module, and may have no numpy
-    from muster_trainer.snapshots.choice import CompleteSnapshot
-    from muster_trainer.training.survivor import SurvivorSteps
+    pass
 
 
 @document
@@ -40,6 +39,12 @@ class ResumePoint:
     @property
     def location(self) -> Location | None:
         return None if self.path is None else location_of(self.path)
+
+    @property
+    def may_lack_evaluation(self) -> bool:
+        """Whether the evaluation that is due after the step may be missing: at a stop, and in a state in memory."""
+        in_memory = self.source in (ResumeSource.MEMORY, ResumeSource.SURVIVORS)
+        return in_memory or (self.reason is not None and self.reason.is_urgent)
 
     @property
     def warnings(self) -> list[str]:
@@ -65,13 +70,6 @@ def of_selection(selection: Selection) -> ResumePoint:
         skipped=tuple(Skipped(path=str(path), reason=reason) for path, reason in selection.skipped[:MAX_SKIPPED]),
         reason=selection.manifest.reason if selection.manifest else None,
     )
-
-
-def of_memory(survivors: SurvivorSteps | None, snapshot: CompleteSnapshot | None) -> ResumePoint | None:
-    """The resume point of the state in memory: that of the survivors, or else the snapshot."""
-    if survivors is not None and survivors.newest is not None:
-        return ResumePoint(step=survivors.newest, source=ResumeSource.SURVIVORS)
-    return None if snapshot is None else ResumePoint(step=snapshot.step, source=ResumeSource.MEMORY)
 
 
 def choose_and_register(spec: CheckpointSpec, store: Store, memory: ResumePoint | None, identity: Mapping[str, Any]) -> ResumePoint:

@@ -8,7 +8,7 @@ uses no collectives. If a process ends, a save in flight has no marker and does 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from muster_contract.environment import RESCUE_SECONDS
-from muster_contract.errors import PeerLost, StorageUnavailable
+from muster_contract.errors import StorageUnavailable
 from muster_contract.events import Activity, Commit, CommitReason
 from muster_trainer.checkpoint import Manifest, Store, files
-from muster_trainer.checkpoint.manifest import is_committed
 from muster_trainer.checkpoint.objects import Location, location_of
 from muster_trainer.host.events import Events
 from muster_trainer.host.memory import spare_bytes
@@ -28,7 +27,6 @@ from muster_trainer.host.priority import yield_to_steps
 from muster_trainer.training.agreement import agree, gather
 from muster_trainer.training.engine import Engine, Part
 from muster_trainer.training.interval import SaveInterval
-from muster_trainer.training.joint_rescue import TURN, Meeting, Standing, described, first_of_each, holds_all
 
 SHORTEST_CLAIM = 1.0
 """Seconds. The least time that a rank gets to save a step that it has claimed, before another rank saves that step as well."""
@@ -129,46 +127,6 @@ class Saver:
                 self.step, self.path = manifest.step, directory
                 return
 
-    def rescue_together(self, own: Standing, manifest_of: Callable[[int], Manifest], *, is_saved: bool) -> None:
-        """This rank and others save the newest step that they have together, because their peers are gone (`joint_rescue`). `is_saved`: the
-        last step of this rank is in a checkpoint. A save in flight is abandoned.
-
-        Raises PeerLost if the ranks that are left do not have all of the state.
-        """
-        self._since = began = time.monotonic()
-        limit = began + RESCUE_SECONDS
-        self.engine.disconnect()  # so that the other ranks notice
-        self._abandon_save()
-        rank, shards = self.engine.rank, self.engine.shards
-        seconds = self.seconds / len(set(shards))
-        meeting = Meeting(self.store, shards)
-        step, ranks, skip = meeting.choose(rank, own, until=limit - seconds)
-        if rank not in ranks or (step == own.step and is_saved):
-            return
-        if step > own.step:
-            self.engine.advance(skip=skip)
-        manifest, claim_seconds = manifest_of(step), max(SHORTEST_CLAIM, 2 * seconds)
-        head_start = 0.0 if rank in first_of_each(ranks, shards) else claim_seconds
-        for number in count():
-            directory = self.store.rescue_directory(step, number)
-            staging = files.staging_folder(directory)
-            try:
-                part = self.engine.rescue(staging)
-                if part is None:
-                    return
-                flight = _Flight(manifest, directory, staging, part, began, Future())
-                parts = self._await_parts(flight, meeting, write_at=time.monotonic() + head_start, until=limit)
-                if parts is not None and self.store.begin_rescue(directory):
-                    self._commit_rescue(flight, parts)
-                    return
-            finally:
-                files.remove_staging(staging, directory)
-            if self.store.await_rescue(directory, seconds=claim_seconds):
-                self.step, self.path = step, directory
-                return
-            if time.monotonic() > limit:
-                return
-
     def _abandon_save(self) -> None:
         """Waits for the end of the save in flight, and removes what it has staged. Raises StorageUnavailable if it does not end."""
         if self._flight is not None:
@@ -176,36 +134,10 @@ class Saver:
                 raise StorageUnavailable(f"checkpoint storage {self._flight.directory}: a save does not end")
             files.remove_staging(self._flight.staging, self._flight.directory)
 
-    def _await_parts(self, flight: _Flight, meeting: Meeting, *, write_at: float, until: float) -> list[Any] | None:
-        """The parts of all shards. This rank writes its own at the time `write_at`, unless another rank has written that shard. None if
-        another rank has committed."""
-        rank, shards, is_written = self.engine.rank, self.engine.shards, False
-        while True:
-            with files.storage(flight.directory):
-                if is_committed(flight.directory):
-                    return None
-            parts = meeting.parts(flight.directory)
-            if holds_all(parts, shards):
-                return [parts[each] for each in first_of_each(parts, shards)]
-            now = time.monotonic()
-            if now > until:
-                raise PeerLost(described(parts, shards))
-            if is_written or now < write_at or shards[rank] in {shards[each] for each in parts}:
-                time.sleep(TURN)
-                continue
-            try:
-                with files.storage(flight.directory):
-                    files.make_directory(flight.directory)
-                meeting.add_part(flight.directory, rank, self._write(flight.part, flight.staging, flight.directory))
-            except BaseException:
-                self.store.withdraw(flight.directory, rank)
-                raise
-            is_written = True
-
-    def _commit_rescue(self, flight: _Flight, parts: list[Any] | None = None) -> None:
-        """Commits `parts`, or writes that of this rank first, which has all of the state."""
+    def _commit_rescue(self, flight: _Flight) -> None:
+        """Writes the part of this rank, which has all of the state, and commits it."""
         try:
-            size, _ = self._commit(flight, parts or [self._write(flight.part, flight.staging, flight.directory)])
+            size, _ = self._commit(flight, [self._write(flight.part, flight.staging, flight.directory)])
             self._committed(flight)
             self._report(flight, size)
         finally:
