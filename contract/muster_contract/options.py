@@ -22,7 +22,6 @@ class GradientCompression(StrEnum):
     NONE = "None"
     FP16 = "FP16"
     BF16 = "BF16"
-    POWER_SGD = "PowerSGD"
 
 
 class Schedule(StrEnum):
