@@ -6,10 +6,11 @@ pod that keeps to its interval. So a pod that floods the server cannot block the
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
+
+from cachetools import LRUCache
 
 REPORTS_PER_POD = 50.0  # a second; a supervisor leaves 0.02 s and a round trip between two reports
 BURST_PER_POD = 100.0
@@ -44,15 +45,12 @@ class AddressLimits:
     def __init__(self, rate: float, size: float, clock: Callable[[], float]) -> None:
         self._rate, self._size = rate, size
         self._clock = clock
-        self._buckets: OrderedDict[str, Bucket] = OrderedDict()
+        self._buckets: LRUCache[str, Bucket] = LRUCache(MOST_ADDRESSES)
 
     def bucket(self, address: str) -> Bucket:
         """The bucket of the address, filled up to now. The addresses that were seen last are kept."""
         bucket = self._buckets.setdefault(address, Bucket(self._rate, self._size, self._size, self._clock()))
         bucket.fill(self._clock())
-        self._buckets.move_to_end(address)
-        if len(self._buckets) > MOST_ADDRESSES:
-            self._buckets.popitem(last=False)
         return bucket
 
 

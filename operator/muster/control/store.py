@@ -5,8 +5,10 @@ Objects come from watches, from lists and from the answers to writes. The latest
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable
+
+from cachetools import FIFOCache
 
 from muster.admission.bounds import bounded
 from muster.api.constants import ORPHAN_FINALIZER
@@ -58,7 +60,7 @@ class Store:
         self._pending: dict[str, set[str]] = defaultdict(set)
         self._keys: dict[str, str] = {}
         self._services: dict[str, str] = {}
-        self._deleted: OrderedDict[str, None] = OrderedDict()
+        self._deleted: FIFOCache[str, None] = FIFOCache(_MOST_DELETED)
         self._echoes: dict[str, float] = {}
         self._received: dict[str, int] = {}
         self.unreadable: tuple[Unreadable, ...] = ()
@@ -235,5 +237,3 @@ class Store:
         self._echoes.pop(uid, None)
         self._received.pop(uid, None)
         self._deleted[uid] = None
-        while len(self._deleted) > _MOST_DELETED:
-            self._deleted.popitem(last=False)
