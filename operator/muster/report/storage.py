@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,6 +18,8 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from cachetools import LRUCache, TTLCache, cachedmethod
+
+from muster_contract.regular_files import open_regular as open_regular
 
 MOST_ENTRIES = 10_000
 """The largest number of names in a folder that are read, and of objects in a job's history."""
@@ -147,28 +148,6 @@ def tail_of(path: Path, limit: int) -> str:
             return file.read(limit).decode(errors="replace")
     except OSError:
         return ""
-
-
-def open_regular(path: str | Path, flags: int = os.O_RDONLY, *, mode: int = 0o666, folder: int | None = None) -> int:
-    """The descriptor of a regular file, opened with these `flags` of `os.open`. `folder` as in `content_of`.
-
-    Processes of a job can write to the folders of its files. Raises OSError for a file of another kind, because a pipe may block, and a
-    link may lead elsewhere.
-    """
-    try:
-        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode, dir_fd=folder)
-    except OSError as error:
-        if error.errno == errno.ENXIO:  # a pipe that nobody reads
-            raise _irregular(path) from None
-        raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise _irregular(path)
-    return descriptor
-
-
-def _irregular(path: str | Path) -> OSError:
-    return OSError(errno.EINVAL, "it is not a regular file; remove it", str(path))
 
 
 def _within(name: str | Path, content: bytes, limit: int) -> bytes:
