@@ -99,7 +99,7 @@ def compare(pairs: int) -> dict[str, Any]:
         predicted = even.largest / cost.largest if cost.largest else 0.0
         figures["evenOverCost"][name] = {**ratios(even, cost, pairs), "predicted": round(predicted, 2), "layers": layers}
     gpipe = Side(BALANCED)
-    for schedule in ("1F1B", "Interleaved1F1B", "PipeDream"):
+    for schedule in ("1F1B", "PipeDream"):
         figures["gpipeOver"][schedule] = ratios(gpipe, Side(BALANCED, schedule=schedule), pairs)
     return figures
 

@@ -22,13 +22,11 @@ class GradientCompression(StrEnum):
     NONE = "None"
     FP16 = "FP16"
     BF16 = "BF16"
-    POWER_SGD = "PowerSGD"
 
 
 class Schedule(StrEnum):
     GPIPE = "GPipe"
     ONE_FORWARD_ONE_BACKWARD = "1F1B"
-    INTERLEAVED = "Interleaved1F1B"
     PIPEDREAM = "PipeDream"
 
     @property
@@ -50,7 +48,7 @@ class PipelineOptions:
         default=None,
         minimum=1,
         maximum=1024,
-        doc="Number of pipeline stages. Default: one in each process, or two with Interleaved1F1B.",
+        doc="Number of pipeline stages: one in each process of a row, which is the default.",
     )
     micro_batches: int | None = wire_field(
         default=None,

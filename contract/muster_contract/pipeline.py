@@ -19,9 +19,7 @@ class PipelinePlan:
     @classmethod
     def of(cls, options: PipelineOptions, *, processes: int) -> PipelinePlan:
         """The plan, with defaults for fields that the job does not set. A single process runs everything in one stage."""
-        count = options.stages or (2 * processes if options.schedule is Schedule.INTERLEAVED else processes)
-        if processes == 1:
-            count = 1
+        count = 1 if processes == 1 else options.stages or processes
         return cls(schedule=options.schedule, processes=processes, stages=count, micro_batches=options.micro_batches or count)
 
     def problem(self, *, global_size: int | None, parts: int) -> tuple[str, str] | None:
@@ -37,12 +35,7 @@ class PipelinePlan:
 
     def _stage_problem(self) -> str | None:
         processes, stages = self.processes, self.stages
-        if processes > 1 and self.schedule is Schedule.INTERLEAVED:
-            if stages % processes or stages == processes:
-                return (
-                    f"Interleaved1F1B runs as many stages, at least 2, in each of {processes} processes; write {2 * processes}, for example"
-                )
-        elif stages != processes:
+        if stages != processes:
             return f"{stages} stages for {processes} processes in a row; write {processes}, or options.mesh with pipeline: {stages}"
         return None
 
@@ -50,8 +43,6 @@ class PipelinePlan:
         count = self.micro_batches
         if self.schedule is Schedule.ONE_FORWARD_ONE_BACKWARD and count < self.stages:
             return f"1F1B needs at least as many micro-batches as the {self.stages} stages; write {self.stages}"
-        if self.schedule is Schedule.INTERLEAVED and count % self.processes:
-            return f"Interleaved1F1B needs a multiple of the {self.processes} processes in a row; write {self.stages}, for example"
         if global_size is not None and global_size % (parts * count):
             shared = f"{global_size} samples" + (f" in {parts} parts (data-parallel ways x accumulation steps)" if parts > 1 else "")
             near = max(round(global_size / (parts * count)), 1) * parts * count

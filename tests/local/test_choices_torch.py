@@ -99,7 +99,7 @@ def test_bfloat16_reaches_the_target_with_parameters_in_float32(strategy: str, t
     assert {tensor.dtype for tensor in state.values()} == {torch.float32}
 
 
-@pytest.mark.parametrize("how", ["FP16", pytest.param("BF16", marks=pytest.mark.thorough), "PowerSGD"])
+@pytest.mark.parametrize("how", ["FP16", pytest.param("BF16", marks=pytest.mark.thorough)])
 def test_compressed_gradients_lose_something_and_reach_the_target_all_the_same(how: str) -> None:
     config = {"epochs": 6}
     whole = proofs.uninterrupted("DDP", config)
@@ -107,14 +107,6 @@ def test_compressed_gradients_lose_something_and_reach_the_target_all_the_same(h
     assert compressed.losses() != whole.losses()
     assert abs(float(compressed.events("step")[20]["loss"]) - float(whole.events("step")[20]["loss"])) < 0.1
     assert compressed.metrics()["accuracy"] > TARGET
-
-
-def test_powersgd_is_refused_where_its_memory_would_keep_what_is_no_number() -> None:
-    document = trainer(None, config={"nanLoss": "Skip"}, options={"gradientCompression": "PowerSGD"})
-    with world("DDP", document) as refused:
-        assert refused.finish() == [11, 11], refused.story()
-    assert {proofs.field_of(error) for error in refused.events("error")} == {"spec.trainer.config.nanLoss"}
-    assert len(refused.events("error")) == 2
 
 
 WEIGHED = """

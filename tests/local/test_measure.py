@@ -18,7 +18,7 @@ from muster.tools.measure.readings import collectives, rehearsed, socket
 
 EXAMPLES = Path("examples").absolute()
 SIZES = {1024, 2**20}
-TORCH = {"AllReduce", "AllReduce OneDevice", "AllReduce ScatterGather", "AllReduce FP16", "AllReduce BF16", "AllReduce PowerSGD"}
+TORCH = {"AllReduce", "AllReduce OneDevice", "AllReduce ScatterGather", "AllReduce FP16", "AllReduce BF16"}
 TENSORFLOW = {"AllReduce Auto", "AllReduce Ring", "AllGather"}
 DEVICES = {"AllReduce Auto", "AllReduce Hierarchical", "AllReduce OneDevice", "AllGather"}
 

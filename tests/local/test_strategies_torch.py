@@ -56,7 +56,6 @@ def test_two_processes_have_the_losses_of_one(strategy: str) -> None:
         ("Pipeline", {"pipeline": {"microBatches": 8}}),
         ("Pipeline", {"mesh": {"data": 2, "pipeline": 2}}),
         ("Pipeline", {"mesh": {"data": 2, "pipeline": 2}, "pipeline": {"schedule": "1F1B", "microBatches": 4}}),
-        ("Pipeline", {"mesh": {"data": 2, "pipeline": 2}, "pipeline": {"schedule": "Interleaved1F1B", "microBatches": 4}}),
     ],
 )
 def test_four_processes_have_the_losses_of_one_in_every_layout(strategy: str, options: dict[str, Any]) -> None:

@@ -114,7 +114,7 @@ def well_typed(draw: st.DrawFn) -> dict[str, Any]:
                         optional={
                             "stages": count,
                             "microBatches": count,
-                            "schedule": st.sampled_from(["GPipe", "1F1B", "Interleaved1F1B", "PipeDream"]),
+                            "schedule": st.sampled_from(["GPipe", "1F1B", "PipeDream"]),
                         },
                     ),
                     "mesh": st.fixed_dictionaries({}, optional={"data": count, "pipeline": count, "tensor": count}),

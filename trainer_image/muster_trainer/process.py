@@ -104,9 +104,9 @@ def _run(events: Events) -> NoReturn:
     if role.program and env.index >= role.first_index:
         _finish(events, named(role.program, framework)(spec, events, stop))
     if spec.task == COLLECTIVES:
-        _finish(events, collectives.measure(spec, events, named(_library(spec.strategy), framework), environment=os.environ))
+        _finish(events, collectives.measure(spec, events, named(_library(spec.strategy), framework), meeting=_meeting(env)))
     if spec.task == REHEARSAL:
-        _finish(events, _rehearse(spec, events))
+        _finish(events, _rehearse(spec, events, _meeting(env)))
     task = _task_of(spec)
     engine = named(role.evaluation or _engine(spec), framework)(task, spec)
     stop.listen()
@@ -131,11 +131,15 @@ def _library(strategy: StrategyRuntime) -> str:
     return strategy.collectives
 
 
-def _rehearse(spec: TrainerSpec, events: Events) -> ExitCode:
+def _meeting(env: ReplicaEnvironment) -> Meeting:
+    return Meeting(env, rank=int(os.environ.get(RANK) or 0))
+
+
+def _rehearse(spec: TrainerSpec, events: Events, meeting: Meeting) -> ExitCode:
     """Measures the steps of another task. Each process runs them without the others."""
     framework = spec.strategy.framework
     rehearsal = Rehearsal.of(spec)
-    with Meeting(os.environ) as meeting:
+    with meeting:
         remove_world_variables(framework)
         task = load_task(rehearsal.spec)
         engine = named(_engine(rehearsal.spec), framework)(task, rehearsal.spec)

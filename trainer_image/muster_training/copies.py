@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 from muster_trainer.checkpoint import files
+from muster_trainer.host.ranks import Ranks
 from muster_trainer.training.agreement import gather
-from muster_training.ranks import Ranks
 
 FileIdentities = dict[str, list[int]]
 """Name of each file -> numbers that differ between two files of the same name."""

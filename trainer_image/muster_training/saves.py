@@ -27,9 +27,9 @@ from muster_trainer.checkpoint import Fence, Manifest, Selection, Store, files, 
 from muster_trainer.checkpoint.manifest import LARGEST_MANIFEST, check_identity
 from muster_trainer.checkpoint.objects import Location, location_of
 from muster_trainer.checkpoint.selection import valid_commits
+from muster_trainer.host.ranks import Ranks
 from muster_trainer.training.agreement import agree, gather
 from muster_trainer.training.resume_point import ResumePoint, agree_on_resume_point, of_selection
-from muster_training.ranks import Ranks
 
 _WRITING = ".rank-"
 _WRITING_TOGETHER = ".shared"

@@ -34,10 +34,10 @@ from muster_contract.events import (
     Step,
 )
 from muster_contract.notices import NoticeReason
+from muster_trainer.host.ranks import Alone, Ranks, meet
 from muster_trainer.training.resume_point import ResumePoint
 from muster_training.copies import copy_share
 from muster_training.place import Environment, environment_of, replica_of
-from muster_training.ranks import Alone, Ranks, meet
 from muster_training.saves import NO_STORAGE, Checkpoint, Saved, Saves
 from muster_training.sender import Sender
 

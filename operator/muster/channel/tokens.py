@@ -13,10 +13,11 @@ import binascii
 import hashlib
 import json
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from cachetools import LRUCache, TTLCache
 
 from muster.api.unchecked import mapping
 from muster.channel.coordination import RefusedReportError
@@ -53,15 +54,11 @@ class _Peer:
 class _Pod:
     """The cache for one pod: the digests of its valid tokens with the time of their next review, and the peers that claim to be it."""
 
-    good: OrderedDict[bytes, float] = field(default_factory=OrderedDict)
-    peers: OrderedDict[str, _Peer] = field(default_factory=OrderedDict)
+    good: LRUCache[bytes, float] = field(default_factory=lambda: LRUCache(_TOKENS_PER_POD))
+    peers: LRUCache[str, _Peer] = field(default_factory=lambda: LRUCache(MOST_ADDRESSES))
 
     def peer(self, address: str, now: float) -> _Peer:
-        peer = self.peers.setdefault(address, _Peer(Bucket(REVIEWS_PER_SECOND, REVIEWS, REVIEWS, now)))
-        self.peers.move_to_end(address)
-        if len(self.peers) > MOST_ADDRESSES:
-            self.peers.popitem(last=False)
-        return peer
+        return self.peers.setdefault(address, _Peer(Bucket(REVIEWS_PER_SECOND, REVIEWS, REVIEWS, now)))
 
 
 class Tokens:
@@ -71,9 +68,9 @@ class Tokens:
         self._requests = requests
         self._is_replica = is_replica
         self._pods: dict[str, _Pod] = {}
-        self._claims: OrderedDict[bytes, Claim] = OrderedDict()
+        self._claims: LRUCache[bytes, Claim] = LRUCache(_MOST_CLAIMS)
         """The claims of recent tokens, by digest. To decode those of each report would take a tenth of its time."""
-        self._bad: OrderedDict[bytes, float] = OrderedDict()
+        self._bad: TTLCache[bytes, None] = TTLCache(_MOST_BAD, BAD_SECONDS)
         self._reviews = asyncio.Semaphore(REVIEWS_AT_ONCE)
 
     async def identify(self, token: str, address: str) -> str:
@@ -86,8 +83,6 @@ class Tokens:
         if not self._is_replica(uid):
             raise RefusedReportError(404, "pod", f"pod {uid} is not a replica of a job of this operator")
         self._claims[digest] = claim
-        if len(self._claims) > _MOST_CLAIMS:
-            self._claims.popitem(last=False)
         now = time.monotonic()
         pod = self._pods.setdefault(uid, _Pod())
         if pod.good.get(digest, 0.0) <= now:
@@ -100,7 +95,7 @@ class Tokens:
         now = time.monotonic()
         if pod.good.get(digest, 0.0) > now:  # another request had it reviewed while this one waited for the lock
             return
-        if self._bad.get(digest, 0.0) > now:
+        if digest in self._bad:
             raise _not_accepted()
         if digest not in pod.good:
             if reviews.fill(now) < 1:
@@ -114,9 +109,9 @@ class Tokens:
             raise RefusedReportError(503, "unavailable", f"the token cannot be reviewed now: {error}", retry_seconds=1) from None
         extra = status.get("user", {}).get("extra") or {}
         if AUDIENCE not in status.get("audiences", ()) or uid not in (extra.get(_POD_UID) or ()):
-            _remember(self._bad, digest, BAD_SECONDS, most=_MOST_BAD)
+            self._bad[digest] = None
             raise _not_accepted()
-        _remember(pod.good, digest, GOOD_SECONDS, most=_TOKENS_PER_POD)
+        pod.good[digest] = time.monotonic() + GOOD_SECONDS
 
     def forget(self, uid: str) -> None:
         """Drops the state of a pod that is gone."""
@@ -130,7 +125,7 @@ class Readers:
     def __init__(self, requests: Requests, clock: Callable[[], float] = time.monotonic) -> None:
         self._requests = requests
         self._clock = clock
-        self._answers: OrderedDict[bytes, tuple[bool, float]] = OrderedDict()
+        self._answers: dict[bytes, tuple[bool, float]] = {}
         self._failures = AddressLimits(REVIEWS_PER_SECOND, REVIEWS, clock)
         self._lock = asyncio.Lock()
 
@@ -159,8 +154,8 @@ class Readers:
             raise RefusedReportError(503, "unavailable", f"the token cannot be reviewed now: {error}", retry_seconds=5) from None
         if not allowed:
             failures.tokens -= 1
-        self._answers[digest] = (allowed, self._clock() + _READER_SECONDS)
-        self._answers.move_to_end(digest)
+        self._answers.pop(digest, None)
+        self._answers[digest] = (allowed, self._clock() + _READER_SECONDS)  # the newest is the last
         while len(self._answers) > _MOST_READERS:
             bad = next((each for each, (good, _) in self._answers.items() if not good), next(iter(self._answers)))
             del self._answers[bad]
@@ -227,13 +222,6 @@ async def review(requests: Requests, token: str, *audiences: str) -> Mapping[str
 
 def _not_accepted() -> RefusedReportError:
     return RefusedReportError(401, "token", "the API server does not accept the token")
-
-
-def _remember(cache: OrderedDict[bytes, float], digest: bytes, seconds: float, *, most: int) -> None:
-    cache[digest] = time.monotonic() + seconds
-    cache.move_to_end(digest)
-    while len(cache) > most:
-        cache.popitem(last=False)
 
 
 def _digest(token: str) -> bytes:

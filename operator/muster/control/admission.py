@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
+from cachetools import LRUCache
 from pydantic import ValidationError
 
 from muster.admission.bounds import bound_problems, bounded
@@ -86,7 +86,7 @@ class Admission:
         self._policy = policy
         self._presets = presets or Presets()
         self._results: dict[str, _Result] = {}
-        self._statuses: OrderedDict[str, tuple[object, TrainingJobStatus]] = OrderedDict()
+        self._statuses: LRUCache[str, tuple[object, TrainingJobStatus]] = LRUCache(_MOST_STATUSES)
 
     def admit(self, obj: Object) -> Admitted:
         """The job to decide on."""
@@ -107,12 +107,10 @@ class Admission:
     def _status(self, uid: str, raw: object) -> TrainingJobStatus:
         """The status. Recent statuses are cached, because each replica of a new world reports while the status stays the same, and the cost
         of parsing a status grows with the number of replicas. Objects of the store never change, so the same object has the same status."""
-        cached = self._statuses.pop(uid, None)
-        entry = cached if cached is not None and cached[0] is raw else (raw, readable_status(raw))
-        self._statuses[uid] = entry
-        if len(self._statuses) > _MOST_STATUSES:
-            self._statuses.popitem(last=False)
-        return entry[1]
+        cached = self._statuses.get(uid)
+        if cached is None or cached[0] is not raw:
+            cached = self._statuses[uid] = raw, readable_status(raw)
+        return cached[1]
 
     def _is_outdated(self, result: _Result, status: TrainingJobStatus) -> bool:
         """Whether the job's preset has changed. A world that is being started keeps the preset as it was, so that all pods are alike."""

@@ -5,9 +5,10 @@ Objects come from watches, from lists and from the answers to writes. The latest
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Generic, TypeVar
+
+from cachetools import FIFOCache
 
 T = TypeVar("T")
 
@@ -18,15 +19,13 @@ class Deletions:
     """The uids of recently deleted objects, so that a list that began before a deletion does not bring the object back."""
 
     def __init__(self) -> None:
-        self._uids: OrderedDict[str, None] = OrderedDict()
+        self._uids: FIFOCache[str, None] = FIFOCache(MOST_DELETED)
 
     def __contains__(self, uid: str) -> bool:
         return uid in self._uids
 
     def add(self, uid: str) -> None:
         self._uids[uid] = None
-        while len(self._uids) > MOST_DELETED:
-            self._uids.popitem(last=False)
 
 
 class ObjectStore(Generic[T]):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from cachetools import LRUCache
 
 MOST_ADDRESSES = 1000
 
@@ -31,13 +32,10 @@ class AddressLimits:
     def __init__(self, rate: float, size: float, clock: Callable[[], float]) -> None:
         self._rate, self._size = rate, size
         self._clock = clock
-        self._buckets: OrderedDict[str, Bucket] = OrderedDict()
+        self._buckets: LRUCache[str, Bucket] = LRUCache(MOST_ADDRESSES)
 
     def bucket(self, address: str) -> Bucket:
         """The bucket of the address, filled up to now. The addresses that were seen last are kept."""
         bucket = self._buckets.setdefault(address, Bucket(self._rate, self._size, self._size, self._clock()))
         bucket.fill(self._clock())
-        self._buckets.move_to_end(address)
-        if len(self._buckets) > MOST_ADDRESSES:
-            self._buckets.popitem(last=False)
         return bucket

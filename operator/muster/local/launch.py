@@ -22,7 +22,7 @@ CONTAINER_ONLY = ("HOME", "USER", NAMES["code"])
 class Host:
     """What every replica gets from this machine: environment, Python, number of processors, and the folder of the user's code.
 
-    The environment and the pod may override the variables in `defaults`. The folder `site` comes first on PYTHONPATH.
+    The environment and the pod may override the variables in `defaults`.
     """
 
     environ: Mapping[str, str]
@@ -30,7 +30,6 @@ class Host:
     cpus: int
     code_folder: Path
     defaults: Mapping[str, str] = field(default_factory=dict)
-    site: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -63,8 +62,6 @@ def launch_of(
         **{name: value for name, value in local.items() if name in environment or name not in _ONLY_IF_RENDERED},
     }
     env["PYTHONPATH"] = _prepended(host.code_folder, env.get("PYTHONPATH"))
-    if host.site is not None:
-        env["PYTHONPATH"] = _prepended(host.site, env["PYTHONPATH"])
     env["PATH"] = _prepended(Path(host.python).parent, env.get("PATH", os.defpath))
     argv = [expanded(str(word), env) for word in (*container.get("command", ()), *container.get("args", ()))]
     if not argv:

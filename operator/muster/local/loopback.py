@@ -1,12 +1,9 @@
-"""Keeps the processes of a job on loopback if the framework allows it, so the network cannot reach them."""
+"""Keeps what a framework allows on loopback, so that the network cannot reach it."""
 
 from __future__ import annotations
 
 import socket
-from pathlib import Path
 
-SITE = Path(__file__).with_name("site")
-"""A folder for PYTHONPATH: its `sitecustomize` keeps rendezvous stores on loopback."""
 LAUNCHER = {"PET_LOCAL_ADDR": "127.0.0.1"}
 """Makes torchrun's workers connect by loopback. By default they use the name of this machine."""
 _LIBRARIES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")

@@ -105,7 +105,6 @@ class Runner:
             os.cpu_count() or 1,
             code_folder(job.spec.trainer, settings.job_file),
             defaults={**loopback.interfaces(), **(tracing.variables(job) if tracing else {})},
-            site=loopback.SITE,
         )
         self._gpus = gpus.visible(os.environ)
         self._cwd = working_directory(job.spec.trainer, cwd=settings.cwd, job_file=settings.job_file)

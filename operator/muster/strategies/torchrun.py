@@ -126,6 +126,10 @@ MEASURED = Measured(plain="DDP", single="DDP", sharded="FSDP")
 WORKERS = {WORKER: RoleRule(decides_success=True)}
 FIRST_PORTS = {PORT_NAME: PORT}
 RESERVED = frozenset({"TORCH_DISABLE_SHARE_RDZV_TCP_STORE"})
+LOCAL_REMARK = (
+    "PyTorch's store listens on every network address of this machine, without a password: on a network that you do not "
+    "trust, close its port with a firewall; --ports sets which port it is"
+)
 LAUNCHER_GRACE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 """torchrun kills its processes after this time, or after 30 s by default."""
 _DATA, _TENSOR = Mesh("data", shards=True), Mesh("tensor")
@@ -142,6 +146,7 @@ worker_strategy = partial(
     spares=True,
     measured=MEASURED,
     checks=(launcher_problems,),
+    local_remark=LOCAL_REMARK,
 )
 """A strategy whose only role is worker, and whose workers can have any rank."""
 
@@ -179,4 +184,5 @@ RPC = Strategy(
     data_parallel=data_parallel,
     checks=(launcher_problems,),
     measured=MEASURED,
+    local_remark=LOCAL_REMARK,
 )

@@ -57,11 +57,10 @@ def test_the_folder_of_the_job_file_is_first_on_the_python_path() -> None:
 def test_the_settings_of_the_user_override_the_loopback_defaults() -> None:
     pod = {"metadata": {"name": "p", "namespace": "n"}, "spec": {"containers": [{"name": "trainer", "command": ["env"], "env": []}]}}
     defaults = {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"}
-    environ = {"GLOO_SOCKET_IFNAME": "eth0", "PYTHONPATH": "/mine"}
-    host = Host(environ, "/venv/bin/python", 8, Path("/jobs"), defaults=defaults, site=Path("/site"))
+    environ = {"GLOO_SOCKET_IFNAME": "eth0"}
+    host = Host(environ, "/venv/bin/python", 8, Path("/jobs"), defaults=defaults)
     env = launch_of(pod, host, local=LOCAL, processes=2).env
     assert (env["GLOO_SOCKET_IFNAME"], env["TP_SOCKET_IFNAME"]) == ("eth0", "lo")
-    assert env["PYTHONPATH"] == os.pathsep.join(["/site", "/jobs", "/mine"])
 
 
 def test_local_folders_replace_the_folders_of_the_container() -> None:
@@ -205,21 +204,32 @@ def test_differences_of_local_runs_are_remarks_and_no_errors() -> None:
     gpus = job(roles={"worker": {"replicas": 1, "resources": {"limits": {"nvidia.com/gpu": 2, "cpu": 1}}}}, suspend=True)
     lines = remarks(gpus, gpus=0, job_file=Path("job.yaml"))
     assert absent(lines[0], "worker", "nvidia.com/gpu", "CPU") == []
-    assert "suspend" in lines[1]
+    assert any("suspend" in line for line in lines[1:])
     assert not [line for line in remarks(gpus, gpus=2, job_file=Path("job.yaml")) if "GPU" in line]
 
 
 def test_a_local_run_says_that_it_ignores_resource_claims() -> None:
     claims = [{"name": "gpus", "resourceClaimTemplateName": "h100"}]
-    [line] = remarks(job(roles={"worker": {"replicas": 1, "resourceClaims": claims}}), gpus=0, job_file=Path("job.yaml"))
-    assert line.startswith("roles.worker.resourceClaims: ")
+    lines = remarks(job(roles={"worker": {"replicas": 1, "resourceClaims": claims}}), gpus=0, job_file=Path("job.yaml"))
+    assert len([line for line in lines if line.startswith("roles.worker.resourceClaims: ")]) == 1
 
 
-@pytest.mark.parametrize(("strategy", "warned"), [("MultiWorkerMirrored", 1), ("ParameterServer", 1), ("Mirrored", 0), ("DDP", 0)])
-def test_a_user_is_warned_once_that_tensorflow_listens_on_every_address(strategy: str, warned: int) -> None:
-    roles = {"worker": {}, "ps": {}, "chief": {}} if strategy == "ParameterServer" else {"worker": {}}
+@pytest.mark.parametrize(
+    ("strategy", "listening"),
+    [
+        ("MultiWorkerMirrored", ["TensorFlow's servers"]),
+        ("ParameterServer", ["TensorFlow's servers"]),
+        ("Mirrored", []),
+        ("DDP", ["PyTorch's store"]),
+        ("Pipeline", ["PyTorch's store"]),
+        ("RPC", ["PyTorch's store"]),
+    ],
+)
+def test_a_user_is_warned_once_of_what_listens_on_every_address(strategy: str, listening: list[str]) -> None:
+    roles = {"worker": {}, "ps": {}, "chief": {}} if strategy in ("ParameterServer", "RPC") else {"worker": {}}
     lines = remarks(job(strategy=strategy, roles=roles), gpus=0, job_file=Path("job.yaml"))
-    assert len([line for line in lines if "every network address" in line and "--ports" in line]) == warned
+    warnings = [line for line in lines if "every network address" in line and "--ports" in line]
+    assert [" ".join(line.split()[:2]) for line in warnings] == listening
 
 
 def test_fields_of_the_command_line_override_the_job() -> None:

@@ -160,18 +160,6 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
     ),
     (
         "Pipeline",
-        {"roles": {"worker": {"replicas": 2}}, "options": {"pipeline": {"stages": 2, "schedule": "Interleaved1F1B"}}},
-        "spec.options.pipeline.stages",
-        "write 4, for example",
-    ),
-    (
-        "Pipeline",
-        {"roles": {"worker": {"replicas": 2}}, "options": {"pipeline": {"microBatches": 5, "schedule": "Interleaved1F1B"}}},
-        "spec.options.pipeline.microBatches",
-        "a multiple of the 2 processes in a row; write 4, for example",
-    ),
-    (
-        "Pipeline",
         {"roles": {"worker": {"replicas": 3}}, "batch": {"globalSize": 64}},
         "spec.options.pipeline.microBatches",
         "3 micro-batches do not divide a batch of 64 samples; write a number that does, or batch.globalSize: 63",
@@ -247,13 +235,6 @@ def test_a_job_with_only_its_strategy_is_accepted(strategy: str) -> None:
         ("ParameterServer", {"roles": {"worker": {"replicas": 3}, "ps": {"replicas": 2}, "evaluator": {}}, "options": {"loop": "Fit"}}),
         ("TPU", {"options": {"tpu": TPU}, "roles": {"worker": {"replicas": 2, "resources": {"limits": {"google.com/tpu": 4}}}}}),
         ("Pipeline", {"roles": {"worker": {"replicas": 4}}, "options": {"mesh": {"data": 2, "pipeline": 2}, "pipeline": {"stages": 2}}}),
-        (
-            "Pipeline",
-            {
-                "roles": {"worker": {"replicas": 2}},
-                "options": {"pipeline": {"stages": 4, "schedule": "Interleaved1F1B", "microBatches": 8}},
-            },
-        ),
         ("RPC", {"options": {"synchronous": True}, "roles": {"worker": {"replicas": 3}, "ps": {"replicas": 2}}}),
     ],
 )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from muster_contract.errors import BadConfiguration
 from muster_trainer.pytorch.pipeline_cut import MIB, Costs, Layer, StageMemory, cut_by_cost, cut_evenly, stage_memories
 
-SCHEDULES = ("GPipe", "1F1B", "Interleaved1F1B", "PipeDream")
+SCHEDULES = ("GPipe", "1F1B", "PipeDream")
 size = st.integers(0, 40).map(lambda mib: mib * MIB)
 layers = st.lists(
     st.builds(
@@ -30,8 +30,7 @@ layers = st.lists(
 
 
 def costs_of(*layers: Layer, stages: int, schedule: str = "1F1B", micro_batches: int = 4) -> Costs:
-    how = {"stages": stages, "processes": stages, "micro_batches": micro_batches}
-    return Costs(layers, stage_memories(schedule, **how, slots=2))
+    return Costs(layers, stage_memories(schedule, stages=stages, micro_batches=micro_batches, slots=2))
 
 
 def layer(seconds: float = 1.0, *, name: str = "layer", parameters: int = 0, trains: bool = True) -> Layer:
@@ -118,7 +117,7 @@ def test_the_error_names_the_least_memory_if_no_cut_fits() -> None:
     ],
 )
 def test_each_schedule_has_its_copies_and_micro_batches_per_stage(schedule: str, expected: list[StageMemory]) -> None:
-    assert stage_memories(schedule, stages=4, processes=4, micro_batches=8, slots=2) == expected
+    assert stage_memories(schedule, stages=4, micro_batches=8, slots=2) == expected
 
 
 @pytest.mark.parametrize(

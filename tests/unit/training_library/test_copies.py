@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 from muster_contract.events import CommitReason
+from muster_trainer.host.ranks import Ranks
 from muster_training.copies import copy_share, share_of
-from muster_training.ranks import Ranks
 from muster_training.saves import Saved, Saves
 from tests.unit.training_library.test_saves import WORLD, on_all, world
 

@@ -14,12 +14,12 @@ from muster_contract.errors import StorageUnavailable, UserError
 from muster_contract.events import CommitReason
 from muster_contract.trainer_spec import CheckpointSpec
 from muster_trainer.checkpoint import Store
+from muster_trainer.host.ranks import OtherRank, Ranks, RankZero
 from muster_trainer.training.resume_point import ResumePoint
-from muster_training.ranks import OtherRank, Ranks, RankZero
 from muster_training.saves import Saved, Saves
 from tests.support.own_loops import own_replica
 from tests.support.texts import absent
-from tests.unit.training_library.test_ranks import fresh_address
+from tests.unit.trainer.test_ranks import fresh_address
 
 T = TypeVar("T")
 WORLD = 3

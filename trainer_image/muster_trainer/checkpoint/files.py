@@ -10,7 +10,6 @@ import errno
 import hashlib
 import os
 import shutil
-import stat
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -19,6 +18,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
+from muster_contract import regular_files
 from muster_contract.errors import StorageForbidden, StorageFull, StorageReadOnly, StorageUnavailable
 from muster_trainer.checkpoint.objects import Location, ObjectPath
 
@@ -113,17 +113,11 @@ def open_regular(path: Path) -> BufferedReader:
     """Opens a file on this machine for reading. Raises ValueError if it is not a regular file, because a read from a pipe or a device may
     never end, and a symbolic link may point outside the checkpoint."""
     try:
-        file = os.fdopen(os.open(path, os.O_RDONLY | NO_DETOUR), "rb")
-    except IsADirectoryError:
-        raise ValueError(f"{path.name} is not a regular file") from None
+        return os.fdopen(regular_files.open_regular(path), "rb")
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG):
+        if error.errno in (errno.EINVAL, errno.ELOOP, errno.ENAMETOOLONG):
             raise ValueError(f"{path.name} is not a regular file") from None
         raise
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise ValueError(f"{path.name} is not a regular file")
-    return file
 
 
 def read(path: Location, *, limit: int) -> bytes:

@@ -67,11 +67,11 @@ class Library(Protocol):
         return seconds
 
 
-def measure(spec: TrainerSpec, events: Events, make: Callable[[TrainerSpec], Library], *, environment: Mapping[str, str]) -> ExitCode:
+def measure(spec: TrainerSpec, events: Events, make: Callable[[TrainerSpec], Library], *, meeting: Meeting) -> ExitCode:
     """Measures the TCP connection. Then joins the world by `make`, and measures every operation with every size."""
     config = read_config(spec.config, KEYS, others_allowed=False)
     events.phase(Activity.RESTORING)
-    with Meeting(environment) as meeting:
+    with meeting:
         for size, timing in meeting.link([0, *config.sizes]).items():
             send(events, LinkMeasurement(bytes=size, **timing.fields()))
     library = make(spec)

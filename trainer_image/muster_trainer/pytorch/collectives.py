@@ -14,29 +14,18 @@ import torch.distributed as dist
 from muster_contract.options import GradientCompression
 from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.measure.collectives import Library
-from muster_trainer.pytorch.ddp import POWER_SGD_RANK
 from muster_trainer.pytorch.device import device_of, fingerprint
 from muster_trainer.pytorch.world import backend_of, detect_peer_loss, join
 
 
 @dataclass(frozen=True)
 class _Bucket:
-    """A bucket of gradients, as DDP passes it to a communication hook. Here it has one matrix."""
+    """A bucket of gradients, as DDP passes it to a communication hook."""
 
     numbers: torch.Tensor
-    matrix: torch.Tensor
 
     def buffer(self) -> torch.Tensor:
         return self.numbers
-
-    def gradients(self) -> list[torch.Tensor]:
-        return [self.matrix]
-
-    def index(self) -> int:
-        return 0
-
-    def is_last(self) -> bool:
-        return True
 
 
 @final
@@ -81,14 +70,12 @@ class Collectives(Library):
         """The communication hooks of `options.gradientCompression`, applied to a bucket of the numbers in `whole`."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
-            from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
-        bucket: Any = _Bucket(whole, whole.view(_height(len(whole)), -1))
-        memory = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=POWER_SGD_RANK, start_powerSGD_iter=2)
+            from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+        bucket: Any = _Bucket(whole)
         world: Any = None  # makes the hooks use the whole world
         hooks: dict[str, Callable[[], Any]] = {"FP16": lambda: default_hooks.fp16_compress_hook(world, bucket)}
         if self.device.type == "cpu" or torch.cuda.is_bf16_supported():
             hooks["BF16"] = lambda: default_hooks.bf16_compress_hook(world, bucket)
-        hooks["PowerSGD"] = lambda: powerSGD_hook.powerSGD_hook(memory, bucket)
         return {f"AllReduce {name}": partial(_wait, hook) for name, hook in hooks.items()}
 
     def _guarded(self, call: Callable[[], object]) -> Callable[[], object]:
@@ -120,8 +107,3 @@ class Collectives(Library):
 
 def _wait(hook: Callable[[], Any]) -> object:
     return hook().wait()
-
-
-def _height(count: int) -> int:
-    """The number of rows of the matrix with `count` numbers that is nearest to a square."""
-    return next(height for height in range(int(count**0.5), 0, -1) if count % height == 0)

@@ -19,10 +19,6 @@ from muster_trainer.pytorch.preparation import train_once
 from muster_trainer.tasks.module import Task
 from muster_trainer.training.engine import Engine
 
-POWER_SGD_RANK = 4
-POWER_SGD_FIRST_STEPS = 10
-"""Steps after each start whose gradients are not compressed: the memory of PowerSGD is not in a checkpoint."""
-
 
 def engine(task: Task, spec: TrainerSpec) -> Engine:
     return TorchEngine(task, spec, DdpModel)
@@ -89,29 +85,19 @@ class DdpModel(ParallelModel):
         return self._clock.read()
 
     def _compress_gradients(self, compression: GradientCompression) -> None:
-        """Registers the hook of `options.gradientCompression`. PowerSGD: Vogels et al., 2019."""
+        """Registers the hook of `options.gradientCompression`."""
         if compression is GradientCompression.NONE:
             return
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # the hooks of PyTorch 2.6 make Python 3.13 warn ten times
-            from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+            from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
         if compression is GradientCompression.FP16:
             self._ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
-        elif compression is GradientCompression.BF16:
-            try:
-                self._ddp.register_comm_hook(None, default_hooks.bf16_compress_hook)
-            except TypeError as error:  # raised by a PyTorch that was built without CUDA
-                raise BadConfiguration(f"spec.options.gradientCompression: BF16 is refused here ({error}); write FP16") from error
-        else:
-            policy = self.context.task.config.nanLoss
-            if policy != "Stop":
-                raise BadConfiguration(
-                    f"spec.trainer.config.nanLoss: {policy} cannot be combined with PowerSGD, which would remember "
-                    "what is no number for all further steps; write Stop, or options.gradientCompression: BF16"
-                )
-            self.refuses = frozenset({"nanLoss: Skip", "nanLoss: Continue"})
-            memory = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=POWER_SGD_RANK, start_powerSGD_iter=POWER_SGD_FIRST_STEPS)
-            self._ddp.register_comm_hook(memory, powerSGD_hook.powerSGD_hook)
+            return
+        try:
+            self._ddp.register_comm_hook(None, default_hooks.bf16_compress_hook)
+        except TypeError as error:  # raised by a PyTorch that was built without CUDA
+            raise BadConfiguration(f"spec.options.gradientCompression: BF16 is refused here ({error}); write FP16") from error
 
 
 class _GradientClock:

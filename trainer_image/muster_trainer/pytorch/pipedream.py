@@ -51,7 +51,6 @@ class PipeDreamModel(PipelineModel):
     def __init__(self, context: Context, model: nn.Module) -> None:
         super().__init__(context, model)
         refuse(context.task.config)
-        (self._stage_module,) = self.stage_modules
         self.staleness = self.stages - 1
         self.lag = self.stages - 1 - self.pipeline_rank
         self._flights: deque[_Flight] = deque()
@@ -85,7 +84,7 @@ class PipeDreamModel(PipelineModel):
         """Starts a micro-batch. Returns it, and the sums of its losses and of their weights, which are 0 except in the last stage."""
         weights = {name: weight.detach().requires_grad_() for name, weight in self._stashed_weights().items()}
         with detect_peer_loss():
-            outputs = functional_call(self._stage_module, dict(weights), (inputs,))
+            outputs = functional_call(self.module, dict(weights), (inputs,))
         sums = torch.zeros(2, dtype=torch.float64, device=self.context.device)
         if self.has_last_stage:
             counted = tree_map(lambda tensor: tensor[:real], samples)
@@ -96,7 +95,7 @@ class PipeDreamModel(PipelineModel):
     def _stashed_weights(self) -> Mapping[str, torch.Tensor]:
         """A copy of the current weights, which updates do not change. Micro-batches without an update between them share one copy."""
         if self._stash is None:
-            current = {name: weight for name, weight in self._stage_module.named_parameters() if weight.requires_grad}
+            current = {name: weight for name, weight in self.module.named_parameters() if weight.requires_grad}
             self._stash = current if self.lag == 0 else {name: weight.detach().clone() for name, weight in current.items()}
         return self._stash
 
@@ -104,7 +103,7 @@ class PipeDreamModel(PipelineModel):
         """Runs the backward pass of the oldest micro-batch, and updates. Returns the gradient of its inputs."""
         flight = self._flights.popleft()
         flight.outputs.backward(gradient)
-        for name, parameter in self._stage_module.named_parameters():
+        for name, parameter in self.module.named_parameters():
             parameter.grad = flight.weights[name].grad if name in flight.weights else None
         set_rates(self.optimizer, rate_share(self.context.task, flight.step))
         self.optimizer.step()

@@ -1,7 +1,7 @@
 """PyTorch pipeline parallelism. The layers are cut into stages on different ranks, and micro-batches pass through the stages.
 
-GPipe (Huang et al., 2019), 1F1B (Narayanan et al., 2019, with a flush) and Interleaved1F1B (Narayanan et al., 2021) differ in the order
-of forward and backward passes. A step has one update after all passes. So it computes the same as one device, in smaller portions.
+GPipe (Huang et al., 2019) and 1F1B (Narayanan et al., 2019, with a flush) differ in the order of forward and backward passes. A step
+has one update after all passes. So it computes the same as one device, in smaller portions.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 from muster_contract.options import PipelineOptions, Schedule
 from muster_contract.trainer_spec import TrainerSpec
@@ -38,29 +38,25 @@ def prepare(_: TrainerSpec) -> None:
 
 
 class ScheduledModel(PipelineModel):
-    """The stages of a rank, run by a synchronous schedule of PyTorch."""
+    """The stage of a rank, run by a synchronous schedule of PyTorch."""
 
     def __init__(self, context: Context, model: nn.Module) -> None:
         super().__init__(context, model)
         if compat.SCHEDULES_NEED_FIX:
-            compat.fix_schedules(self.stage_modules[-1] if self.has_last_stage else None)
-        stages = [
-            PipelineStage(
-                module,
-                stage,
-                self.stages,
-                context.device,
-                input_args=self.shapes_between[stage].clone().requires_grad_(stage > 0),
-                output_args=self.shapes_between[stage + 1].clone().requires_grad_(),
-                group=self.stage_group,
-            )
-            for stage, module in zip(self.own_stages, self.stage_modules, strict=True)
-        ]
+            compat.fix_schedules(self.module if self.has_last_stage else None)
+        rank = self.pipeline_rank
+        stage = PipelineStage(
+            self.module,
+            rank,
+            self.stages,
+            context.device,
+            input_args=self.shapes_between[rank].clone().requires_grad_(rank > 0),
+            output_args=self.shapes_between[rank + 1].clone().requires_grad_(),
+            group=self.stage_group,
+        )
         options: dict[str, Any] = {"n_microbatches": self.micro_batch_count, "loss_fn": self._loss, **compat.UNSCALED}
-        if len(stages) > 1:
-            self._schedule: Any = ScheduleInterleaved1F1B(list(stages), **options)
-        else:
-            self._schedule = (ScheduleGPipe if self.schedule is Schedule.GPIPE else Schedule1F1B)(stages[0], **options)
+        schedule: Any = ScheduleGPipe if self.schedule is Schedule.GPIPE else Schedule1F1B
+        self._schedule = schedule(stage, **options)
 
     def forward_backward(self, batch: Batch) -> torch.Tensor:
         total, self._weight = torch.zeros(2, dtype=torch.float64, device=self.context.device)

@@ -86,11 +86,7 @@ def layers_of(model: nn.Module, *, title: str) -> list[tuple[str, nn.Module]]:
             f"{title}: Pipeline cuts a list of layers, but build_model returned a {type(model).__name__}; return a torch.nn.Sequential of "
             "its layers"
         )
-    return named_layers(model)
-
-
-def named_layers(model: nn.Sequential) -> list[tuple[str, nn.Module]]:
-    """The entries of a Sequential with their names. Unlike `named_children`, it includes a layer twice if the model does."""
+    # unlike `named_children`, this includes a layer twice if the model does
     return [(name, layer) for name, layer in model.named_modules(remove_duplicate=False) if name and "." not in name]
 
 

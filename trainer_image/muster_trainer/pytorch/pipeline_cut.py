@@ -43,16 +43,15 @@ class StageMemory:
     micro_batches: int
 
 
-def stage_memories(schedule: str, *, stages: int, processes: int, micro_batches: int, slots: int) -> list[StageMemory]:
+def stage_memories(schedule: str, *, stages: int, micro_batches: int, slots: int) -> list[StageMemory]:
     """The memory of each stage. `slots` is the number of numbers that the optimizer has for each parameter.
 
     GPipe runs all forward passes first. With 1F1B, the number of forward passes that a stage runs ahead is the number of stages from it
-    to the last. With Interleaved1F1B it is twice the number of processes (Narayanan et al., 2021). PipeDream also stashes weights for
-    each of them.
+    to the last. PipeDream also stashes weights for each of them.
     """
 
     def ahead(stage: int) -> int:
-        waiting = {"GPipe": micro_batches, "Interleaved1F1B": 2 * processes}.get(schedule, stages - stage)
+        waiting = micro_batches if schedule == "GPipe" else stages - stage
         return waiting if schedule == "PipeDream" else min(waiting, micro_batches)
 
     def copies(stage: int) -> int:

@@ -1,4 +1,4 @@
-"""The stages of a pipeline on this rank: how the layers are cut, and how stages send tensors to each other."""
+"""The stage of a pipeline on this rank: how the layers are cut, and how stages send tensors to each other."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from muster_trainer.pytorch.device import fingerprint, to_device
 from muster_trainer.pytorch.input import read_in_line
 from muster_trainer.pytorch.mesh import mesh_of
 from muster_trainer.pytorch.parallel import Batch, BatchSplit, Context, Layout, ParallelModel, broadcast_tensor
-from muster_trainer.pytorch.pipeline_costs import Profile, copy, layers_of, named_layers, profile
+from muster_trainer.pytorch.pipeline_costs import Profile, copy, layers_of, profile
 from muster_trainer.pytorch.pipeline_cut import MIB, Costs, cut_by_cost, cut_evenly, stage_memories
 from muster_trainer.pytorch.world import World, detect_peer_loss
 from muster_trainer.training.agreement import agree
@@ -53,10 +53,7 @@ class _PaddedSplit(BatchSplit):
 
 
 class PipelineModel(ParallelModel):
-    """The stages of one rank in a mesh of `data` x `pipeline`: one stage, or several if they are interleaved.
-
-    There are `stages` stages in all. `own_stages` are the numbers of those on this rank, and `stage_modules` are their layers.
-    """
+    """The stage of one rank in a mesh of `data` x `pipeline`. There are `stages` stages in all. `module` has the layers of this one."""
 
     def __init__(self, context: Context, model: nn.Module) -> None:
         spec = context.spec
@@ -80,13 +77,10 @@ class PipelineModel(ParallelModel):
         starts = [0, *ends[:-1]]
         shapes = Profile.of(decision["profile"]).shapes
         self.shapes_between = [shapes[layer] for layer in [*starts, len(layers)]]
-        self.own_stages = range(self.pipeline_rank, self.stages, self.pipeline_size)
-        self.stage_modules = [nn.Sequential(OrderedDict(layers[starts[stage] : ends[stage]])) for stage in self.own_stages]
-        for module in self.stage_modules:
-            module.register_forward_pre_hook(lambda _, inputs: copy(*inputs))
-            module.register_forward_hook(lambda _, inputs, outputs: outputs.contiguous())  # sends need contiguous tensors
-        own_layers = nn.Sequential(OrderedDict(layer for module in self.stage_modules for layer in named_layers(module)))
-        super().__init__(context, layout, own_layers, split=split, reduces_over=self._data_group)
+        module = nn.Sequential(OrderedDict(layers[starts[self.pipeline_rank] : ends[self.pipeline_rank]]))
+        module.register_forward_pre_hook(lambda _, inputs: copy(*inputs))
+        module.register_forward_hook(lambda _, inputs, outputs: outputs.contiguous())  # sends need contiguous tensors
+        super().__init__(context, layout, module, split=split, reduces_over=self._data_group)
 
     # the cut
 
@@ -98,7 +92,7 @@ class PipelineModel(ParallelModel):
         batch = next(read_in_line(task, task.train, [(0, indices)], position=layout.data_parallel_rank))
         measured = profile(model, to_device(batch, context.device)[0], title=task.title)
         slots = _SLOTS.get(task.config.optimizer, int(task.config.momentum > 0)) if task.optimizer is None else 2
-        pipeline = {"stages": self.stages, "processes": self.pipeline_size, "micro_batches": self.micro_batch_count}
+        pipeline = {"stages": self.stages, "micro_batches": self.micro_batch_count}
         costs = Costs(measured.layers, stage_memories(self.schedule, **pipeline, slots=slots))
         most = self._options.stage_memory_mib
         cut, limit = (cut_evenly if self._options.cut is Cut.EVEN else cut_by_cost), most and most * MIB
@@ -139,21 +133,20 @@ class PipelineModel(ParallelModel):
         end, so that a stage does not wait for the next one."""
         outputs, sent = [], []
         for piece in inputs.chunk(self.micro_batch_count):
-            for stage, module in zip(self.own_stages, self.stage_modules, strict=True):
-                values = module(piece if stage == 0 else self._receive(stage))
-                if stage < self.stages - 1:
-                    with detect_peer_loss():
-                        sent.append(dist.isend(values, self.neighbour(1), group=self.stage_group))
-                else:
-                    outputs.append(values)
+            values = self.module(self._receive() if self.pipeline_rank else piece)
+            if self.has_last_stage:
+                outputs.append(values)
+            else:
+                with detect_peer_loss():
+                    sent.append(dist.isend(values, self.neighbour(1), group=self.stage_group))
         with detect_peer_loss():
             for work in sent:
                 assert work is not None, "this rank is in the group of its stages"
                 work.wait()
         return outputs
 
-    def _receive(self, stage: int) -> torch.Tensor:
-        buffer = torch.empty_like(self.shapes_between[stage], device=self.context.device)
+    def _receive(self) -> torch.Tensor:
+        buffer = torch.empty_like(self.shapes_between[self.pipeline_rank], device=self.context.device)
         with detect_peer_loss():
             dist.recv(buffer, self.neighbour(-1), group=self.stage_group)
         return buffer

@@ -2,6 +2,10 @@
 
 A post is `{"trainerStatus": {"progressPercentage": 40, "metrics": [{"name": "current_step", "value": "20"}, ...]}}` with a bearer token.
 The size of a post is limited, and its content is not trusted. A connection has one request, and each request has an answer.
+
+`Request` parses HTTP itself, because `http.server` cannot keep the limits: it reads 6 MB of headers before a handler can check the token,
+limits the time of a read but not that of a request, and needs a thread for each connection. Here a connection holds at most 73 KiB, and
+the loop of the supervisor reads it like the pipe.
 Source: `KubeflowCallback` in `transformers/integrations/integration_utils.py`, 5.23.0.
 """
 

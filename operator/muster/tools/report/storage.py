@@ -8,15 +8,16 @@ from __future__ import annotations
 import errno
 import os
 import threading
-import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 from urllib.parse import urlsplit
+
+from cachetools import LRUCache, TTLCache, cachedmethod
 
 from muster.local.files import content_of, within
 
@@ -32,7 +33,6 @@ MOST_CACHED = 64 << 20
 """The largest number of bytes of objects in memory."""
 CONNECT_SECONDS, READ_SECONDS = 5, 20
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_T = TypeVar("_T")
 
 
 class StorageError(ValueError):
@@ -129,38 +129,12 @@ class _OpenDirectory:
         return content_of(name, limit, folder=self.descriptor)
 
 
-class _Cache(Generic[_T]):
-    """The newest values, of a bounded total weight. Threads may use it."""
-
-    def __init__(self, most: int, weight: Callable[[_T], int]) -> None:
-        self._most, self._weight = most, weight
-        self._values: OrderedDict[object, _T] = OrderedDict()
-        self._total = 0
-        self._lock = threading.Lock()
-
-    def get(self, key: object) -> _T | None:
-        with self._lock:
-            if key in self._values:
-                self._values.move_to_end(key)
-            return self._values.get(key)
-
-    def put(self, key: object, value: _T) -> None:
-        with self._lock:
-            before = self._values.pop(key, None)
-            self._total += self._weight(value) - (0 if before is None else self._weight(before))
-            self._values[key] = value
-            while self._total > self._most:
-                _, oldest = self._values.popitem(last=False)
-                self._total -= self._weight(oldest)
-
-
 @dataclass(frozen=True)
 class _Listing:
-    """The content of a bucket below a prefix: folders, or the objects of all folders with their ETags. `until` is in monotonic seconds."""
+    """The content of a bucket below a prefix: folders, or the objects of all folders with their ETags."""
 
     folders: tuple[str, ...]
     objects: dict[str, str]
-    until: float
 
 
 class Bucket:
@@ -170,8 +144,9 @@ class Bucket:
     def __init__(self, bucket: str, prefix: str) -> None:
         self._bucket, self._prefix = bucket, prefix
         self._client = _client(f"s3://{bucket}/{prefix}".rstrip("/"))
-        self._listings: _Cache[_Listing] = _Cache(MOST_LISTED, lambda listing: 1 + len(listing.folders) + len(listing.objects))
-        self._contents: _Cache[bytes] = _Cache(MOST_CACHED, lambda content: 100 + len(content))
+        self._listings: TTLCache[object, _Listing] = TTLCache(MOST_LISTED, LISTING_SECONDS, getsizeof=_names_in)
+        self._contents: LRUCache[object, bytes] = LRUCache(MOST_CACHED, getsizeof=lambda content: 100 + len(content))
+        self._lock = threading.Lock()
 
     def __str__(self) -> str:
         return f"s3://{self._bucket}/{self._prefix}".rstrip("/")
@@ -185,25 +160,20 @@ class Bucket:
         prefix = self._below(path)
         yield _BucketFolder(self, prefix, self._listed(prefix, deep=True).objects)
 
+    @cachedmethod(attrgetter("_contents"), lock=attrgetter("_lock"))
     def content(self, key: str, tag: str, limit: int) -> bytes:
         """The content of an object with this ETag, of at most `limit` + 1 bytes. Raises OSError."""
-        cached = self._contents.get((key, tag, limit))
-        if cached is not None:
-            return cached
         with _store_errors(key):
             answer = self._client.get_object(Bucket=self._bucket, Key=key, Range=f"bytes=0-{limit}")
             with answer["Body"] as body:
                 content: bytes = body.read(limit + 1)
-        self._contents.put((key, tag, limit), content)
         return content
 
     def _below(self, path: tuple[str, ...]) -> str:
         return "".join(f"{part}/" for part in (self._prefix, *map(_checked, path)) if part)
 
+    @cachedmethod(attrgetter("_listings"), lock=attrgetter("_lock"))
     def _listed(self, prefix: str, *, deep: bool) -> _Listing:
-        cached = self._listings.get((prefix, deep))
-        if cached is not None and time.monotonic() < cached.until:
-            return cached
         folders: list[str] = []
         objects: dict[str, str] = {}
         request: dict[str, Any] = {"Bucket": self._bucket, "Prefix": prefix, **({} if deep else {"Delimiter": "/"})}
@@ -216,9 +186,11 @@ class Bucket:
                 if not answer.get("NextContinuationToken") or len(folders) + len(objects) >= MOST_ENTRIES:
                     break
                 request["ContinuationToken"] = answer["NextContinuationToken"]
-        listing = _Listing(tuple(sorted(folders)), objects, time.monotonic() + LISTING_SECONDS)
-        self._listings.put((prefix, deep), listing)
-        return listing
+        return _Listing(tuple(sorted(folders)), objects)
+
+
+def _names_in(listing: _Listing) -> int:
+    return 1 + len(listing.folders) + len(listing.objects)
 
 
 @dataclass(frozen=True)

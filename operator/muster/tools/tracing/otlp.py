@@ -7,13 +7,14 @@ OpenTelemetry are an extra. Muster imports them only when the variables request 
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
 from threading import Thread
 from typing import TYPE_CHECKING
+
+from cachetools import LRUCache
 
 from muster.api.job import TrainingJob
 from muster.api.status import TrainingJobStatus
@@ -96,7 +97,7 @@ class Tracing:
         self._ids, self._provider, self._delivered = _pipeline(OTLPSpanExporter())
         self._tracer = self._provider.get_tracer("muster", version("muster-training"))
         self._sent = 0
-        self._thinned: OrderedDict[str, dict[str, datetime]] = OrderedDict()
+        self._thinned: LRUCache[str, dict[str, datetime]] = LRUCache(MOST_JOBS)
 
     def record(self, job: TrainingJob, new: TrainingJobStatus, observed: Observed) -> None:
         """Sends the spans that the change from the job's status to the new one has finished. Never waits."""
@@ -136,8 +137,6 @@ class Tracing:
         if span.name not in (SAVE, EVALUATION) or created is None:
             return False
         newest = self._thinned.setdefault(job.metadata.uid, {})
-        while len(self._thinned) > MOST_JOBS:
-            self._thinned.popitem(last=False)
         last = newest.get(span.name)
         if last is not None and span.end - last < (span.end - created) * SHARE_OF_AGE:
             return True

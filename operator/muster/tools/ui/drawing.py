@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from typing import Any
 
 import jinja2
+from cachetools import LRUCache
 from markupsafe import Markup
 
 from muster.tools.report.history import ReportError
@@ -20,7 +20,7 @@ class Drawing:
     """The templates, with a cache of plots. Several threads may use it."""
 
     def __init__(self) -> None:
-        self._plots: OrderedDict[tuple[str, float], Markup] = OrderedDict()
+        self._plots: LRUCache[tuple[str, float], Markup] = LRUCache(MOST_PLOTS)
         self._turn = threading.Lock()
         self._templates = environment(jinja2.PackageLoader("muster.tools.ui", "templates"))
         self._templates.globals["svg"] = self._svg
@@ -41,7 +41,4 @@ class Drawing:
                     self._plots[key] = svg(plot, width)
                 except ReportError as error:
                     return Markup("<p>{}</p>").format(f"{error}.")
-            self._plots.move_to_end(key)
-            while len(self._plots) > MOST_PLOTS:
-                self._plots.popitem(last=False)
             return self._plots[key]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
+
+from cachetools import LRUCache, TTLCache
 
 from muster.api.constants import GROUP, PLURAL
 from muster.client import errors
@@ -50,20 +51,17 @@ class ObservedSteps:
     """The steps that the page has observed while a user had it open, so that a running job has a curve."""
 
     def __init__(self) -> None:
-        self._points: OrderedDict[str, list[Point]] = OrderedDict()
+        self._points: LRUCache[str, list[Point]] = LRUCache(MOST_JOBS)
 
     def add(self, job: Object) -> list[Point]:
         """Adds the state of a job. Returns its points so far."""
         uid = str(job["metadata"].get("uid"))
         points = self._points.setdefault(uid, [])
-        self._points.move_to_end(uid)
         now = observed_points(job, time.time())
         if now and (not points or points[-1].step != now[0].step):
             points += now
         if len(points) > MOST_POINTS:
             del points[: len(points) // 2 : 2]
-        while len(self._points) > MOST_JOBS:
-            self._points.popitem(last=False)
         return points
 
 
@@ -73,17 +71,14 @@ class HistoryRights:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._answers: dict[str, tuple[bool, float]] = {}
+        self._answers: TTLCache[str, bool] = TTLCache(MOST_DELETED, RIGHTS_SECONDS)
 
     async def has(self, namespace: str) -> bool:
-        now = time.monotonic()
-        answer, until = self._answers.get(namespace, (False, 0.0))
-        if now >= until:
+        answer = self._answers.get(namespace)
+        if answer is None:
             jobs, logs = {"group": GROUP, "resource": PLURAL}, {"resource": "pods", "subresource": "log"}
             answer = all([await self._connection.may({**each, "verb": "get", "namespace": namespace}) for each in (jobs, logs)])
-            if len(self._answers) > MOST_DELETED:
-                self._answers.clear()
-            self._answers[namespace] = answer, now + RIGHTS_SECONDS
+            self._answers[namespace] = answer
         return answer
 
 
@@ -158,7 +153,7 @@ class LocalRuns:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder.absolute()
-        self._followers: OrderedDict[str, RunFollower] = OrderedDict()
+        self._followers: LRUCache[str, RunFollower] = LRUCache(MOST_RUNS)
 
     async def listed(self, namespace: str | None) -> list[Listed]:
         return await asyncio.to_thread(self._rows)
@@ -167,9 +162,6 @@ class LocalRuns:
         if not is_plain(name) or not has_run(self._folder / name):
             raise errors.NoJobError(f"there is no run {name} in {self._folder}")
         follower = self._followers.setdefault(name, RunFollower(self._folder / name))
-        self._followers.move_to_end(name)
-        while len(self._followers) > MOST_RUNS:
-            self._followers.popitem(last=False)
         view = await LocalBackend(self._folder, detach=True).view(name, history=await asyncio.to_thread(follower.history))
         return view if replica is None else replace(view, logs=[log for log in view.logs if log.title == replica])
 

@@ -1,4 +1,5 @@
-"""Connections between the ranks of a world, by which they take decisions that are the same on all ranks. No framework is needed.
+"""Connections between the ranks of a world, for programs of users and for measurements: decisions that are the same on all ranks. No
+framework is needed.
 
 Rank 0 listens at a port beside that of the framework, or at a Unix socket if the whole world is on one machine. The other ranks connect
 to it. Each sends the job's uid, the attempt and the world, and rank 0 refuses other connections. A message is one line of JSON, and each

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster_contract.errors import BadConfiguration, PeerLost
-from muster_training.ranks import Address, Lines, OtherRank, Ranks, RankZero, Table, address_of
+from muster_trainer.host.ranks import Address, Lines, OtherRank, Ranks, RankZero, Table, address_of
 from tests.support.own_loops import own_replica
 from tests.support.waiting import wait_until
 
