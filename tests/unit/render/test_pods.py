@@ -439,9 +439,7 @@ def test_a_replica_that_keeps_snapshots_knows_its_node() -> None:
         pytest.param({"strategy": "DDP", "checkpoint": {"memory": {"everySteps": 5}}}, MemorySpec(every_steps=5), id="without a size"),
     ],
 )
-def test_jobs_keep_snapshots_without_asking_if_a_lost_process_takes_a_part_of_the_state_with_it(
-    spec: dict[str, Any], expected: MemorySpec | None
-) -> None:
+def test_jobs_whose_processes_have_parts_of_the_state_keep_snapshots_by_default(spec: dict[str, Any], expected: MemorySpec | None) -> None:
     pod = pods_of(ddp(**spec, roles={"worker": {"replicas": 2}}))["job-worker-0"]
     assert TrainerSpec.from_json(environment_of(pod)["MUSTER_TRAINER"]).snapshots == expected
     request = {"name": "MUSTER_MEMORY_REQUEST", "valueFrom": {"resourceFieldRef": {"resource": "requests.memory"}}}

@@ -96,7 +96,7 @@ def test_another_rank_than_0_reports_its_last_step_before_it_saves(rank: int, re
 
 
 @pytest.mark.parametrize(("every", "reported"), [(None, [13]), (5, [13]), (1, [])])
-def test_a_rank_that_cannot_save_reports_its_last_step_unless_its_snapshot_would_have(every: int | None, reported: list[int]) -> None:
+def test_a_rank_that_cannot_save_reports_its_last_step_unless_a_snapshot_would_have(every: int | None, reported: list[int]) -> None:
     left = Left(rank=2, rescues=False, every=every)
     left.ladder.save_without_peers()
     assert left.saved == []

@@ -215,7 +215,7 @@ def test_spare_memory_is_four_fifths_of_the_free_memory_of_machine_and_container
         pytest.param("9000000", None, 512_000, 204_800, id="the machine has less"),
     ],
 )
-def test_snapshots_whose_size_the_job_does_not_name_take_at_most_half_of_the_memory_that_is_free(
+def test_snapshots_without_a_size_take_at_most_half_of_the_free_memory(
     tmp_path: Path, limit: str, request_bytes: str | None, most: int, room: int
 ) -> None:
     """Two replicas share the machine, so each has room for half of what is free there."""
