@@ -117,7 +117,7 @@ def test_a_loss_that_is_no_number_stops_is_skipped_or_goes_on_as_the_job_says(
     if policy == "Stop":
         message, same = (error["message"] for error in running.events("error"))
         assert message == same
-        assert {error["reason"] for error in running.events("error")} == {"UserError"}
+        assert {error["reason"] for error in running.events("error")} == {"LossNotFinite"}
         assert broken == [max(running.losses())]
     if policy == "Skip":
         assert len(broken) == 2  # once in each epoch: the weights were never touched by it

@@ -159,7 +159,7 @@ def test_a_loss_that_is_no_number_stops_all_ranks_with_step_and_batch(tmp_path: 
     stopped = finished("FSDP", 2, own(tmp_path, config={"bad": "nan"}), codes=10, PYTHONPATH=str(tmp_path))
     messages = {error["message"] for error in stopped.events("error")}
     assert len(messages) == 1
-    assert {error["reason"] for error in stopped.events("error")} == {"UserError"}
+    assert {error["reason"] for error in stopped.events("error")} == {"LossNotFinite"}
 
 
 def test_a_step_whose_loss_is_no_number_can_be_left_out(tmp_path: Path) -> None:
