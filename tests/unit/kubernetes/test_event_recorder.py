@@ -20,7 +20,7 @@ async def at_once(_: float) -> None:
     """The operator is idle at once."""
 
 
-def test_events_are_created_in_order_and_one_that_is_refused_does_not_stop_the_next_one() -> None:
+def test_events_are_created_in_order_and_a_refusal_does_not_stop_the_next() -> None:
     created: list[str] = []
 
     async def create(event: dict[str, Any]) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def test_events_are_created_in_order_and_one_that_is_refused_does_not_stop_the_n
 
 
 @pytest.mark.parametrize(("failures", "tries"), [(1, [0, 0, 1]), (11, [0] * 12 + [1]), (12, [0] * 12 + [1])])
-def test_an_event_is_sent_again_to_a_server_that_does_not_answer_until_the_tries_are_used_up(failures: int, tries: list[int]) -> None:
+def test_an_event_is_sent_again_to_a_server_that_does_not_answer(failures: int, tries: list[int]) -> None:
     tried: list[int] = []
     waits: list[float] = []
 
