@@ -100,13 +100,14 @@ def open_training() -> Any:
     from muster_trainer.host.stopping import StopRequest
     from muster_trainer.tasks.module import load_task
     from muster_trainer.training.loop import Training
+    from muster_trainer.training.run import Run
 
     env = ReplicaEnvironment.from_environment(os.environ)
     spec = env.trainer_spec
     task = load_task(spec)
     engine = named(spec.strategy.engine, spec.strategy.framework)(task, spec)
     events = Events(os.open(os.devnull, os.O_WRONLY), engine.rank)
-    return Training(spec=spec, env=env, task=task, engine=engine, events=events, stop=StopRequest(events.descriptor))
+    return Training(Run(spec, env, task, engine, events, StopRequest(events.descriptor)))
 
 
 def in_turns(blocks: Mapping[str, Callable[[], object]], *, pairs: int, steps: int, meet: Callable[[], object]) -> Times:

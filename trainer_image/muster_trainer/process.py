@@ -27,6 +27,7 @@ from muster_trainer.measure.rehearsal import Rehearsal, remove_world_variables
 from muster_trainer.tasks.module import Task, describe, load_task
 from muster_trainer.training.evaluator import Evaluator
 from muster_trainer.training.loop import Training
+from muster_trainer.training.run import Run
 
 _opened: list[tuple[TrainerSpec, Task]] = []
 """The task that `open_task` has opened in this process, if any."""
@@ -111,8 +112,10 @@ def _run(events: Events) -> NoReturn:
     engine = named(role.evaluation or _engine(spec), framework)(task, spec)
     stop.listen()
     events.fingerprint(engine.fingerprint())
-    life = Evaluator if role.evaluation else Training
-    code = life(spec=spec, env=env, task=task, engine=engine, events=events, stop=stop).run()
+    if role.evaluation:
+        code = Evaluator(spec, env, task, engine, events, stop).run()
+    else:
+        code = Training(Run(spec, env, task, engine, events, stop)).run()
     engine.close()
     _finish(events, code)
 

@@ -3,100 +3,64 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from aiohttp import web
-from kubernetes.aio import client
+from kubernetes.aio.client import ApiClient
 
 from muster.kubernetes import api_server
 from muster.kubernetes.api_paths import collection, member
 from muster.kubernetes.api_server import ApiServer
 from muster.kubernetes.backoff import Delays
 from muster.kubernetes.errors import AnswerTooLargeError, UnavailableError
+from tests.support.list_server import ListServer, serving, text_of
 
 WIDGETS = collection("example.com/v1", "widgets")
 
 
-class ListServer:
-    """Lists widgets as the API server does: by pages, and as PartialObjectMetadataList. `texts` are their JSON by name."""
-
-    def __init__(self, texts: dict[str, str]) -> None:
-        self.texts = texts
-        self.limits: list[int] = []
-
-    async def answer(self, request: web.Request) -> web.Response:
-        if not request.path.endswith("/widgets"):
-            return web.json_response({"items": [], "metadata": {}})
-        limit, begin = int(request.query["limit"]), int(request.query.get("continue", "0"))
-        self.limits.append(limit)
-        names = list(self.texts)[begin : begin + limit]
-        if "PartialObjectMetadataList" in request.headers["Accept"]:
-            items = [json.dumps({"metadata": metadata(name)}) for name in names]
-        else:
-            items = [self.texts[name] for name in names]
-        more = {"continue": str(begin + limit)} if begin + limit < len(self.texts) else {}
-        return web.Response(text=f'{{"items":[{",".join(items)}],"metadata":{json.dumps(more)}}}', content_type="application/json")
+def widget(name: str, **spec: Any) -> str:
+    return text_of("Widget", name, **spec)
 
 
-def metadata(name: str) -> dict[str, str]:
-    return {"name": name, "namespace": "default", "uid": f"uid-{name}", "resourceVersion": "7"}
-
-
-def text_of(name: str, **spec: Any) -> str:
-    return json.dumps({"kind": "Widget", "metadata": metadata(name), "spec": spec})
+def widgets(texts: dict[str, str]) -> ListServer:
+    return ListServer(texts, plural="widgets")
 
 
 def listed(server: ListServer) -> tuple[list[str], list[str]]:
     """The names of the objects, and of those that cannot be read."""
 
-    async def scene(api: ApiServer) -> tuple[list[str], list[str]]:
+    async def scene(api: ApiClient) -> tuple[list[str], list[str]]:
         unreadable: list[str] = []
-        pages = api.pages(WIDGETS, unreadable=lambda obj, reason: unreadable.append(obj["metadata"]["name"]))
+        pages = ApiServer(api).pages(WIDGETS, unreadable=lambda obj, reason: unreadable.append(obj["metadata"]["name"]))
         return [obj["metadata"]["name"] async for page in pages for obj in page["items"]], unreadable
 
-    return asyncio.run(serving(server, scene))
-
-
-async def serving(server: ListServer, scene: Callable[[ApiServer], Awaitable[Any]]) -> Any:
-    app = web.Application()
-    app.router.add_get("/{path:.*}", server.answer)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        async with client.ApiClient(client.Configuration(host=f"http://127.0.0.1:{runner.addresses[0][1]}")) as api:
-            return await scene(ApiServer(api))
-    finally:
-        await runner.cleanup()
+    return asyncio.run(serving(server.answer, scene))
 
 
 def test_an_object_that_cannot_be_parsed_is_named_and_does_not_hide_others() -> None:
-    texts = {f"widget-{number}": text_of(f"widget-{number}") for number in range(30)}
-    names, unreadable = listed(ListServer({**texts, "widget-3": "{nonsense", "widget-29": "]"}))
+    texts = {f"widget-{number}": widget(f"widget-{number}") for number in range(30)}
+    names, unreadable = listed(widgets({**texts, "widget-3": "{nonsense", "widget-29": "]"}))
     assert set(names) == set(texts) - {"widget-3", "widget-29"}
     assert unreadable == ["widget-3", "widget-29"]
 
 
 def test_an_answer_that_is_too_large_is_not_read() -> None:
-    class Large(ListServer):
-        async def answer(self, request: web.Request) -> web.Response:
-            return web.Response(body=b" " * 20_000)
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(body=b" " * 20_000)
 
-    async def scene(api: ApiServer) -> Any:
-        await api.text("GET", WIDGETS, most=10_000)
+    async def scene(api: ApiClient) -> None:
+        await ApiServer(api).text("GET", WIDGETS, most=10_000)
 
     with pytest.raises(AnswerTooLargeError, match="more than 10000 bytes"):
-        asyncio.run(serving(Large({}), scene))
+        asyncio.run(serving(answer, scene))
 
 
 def test_pages_shrink_for_large_objects_and_grow_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api_server, "LARGEST_PAGE", 100_000)
-    large = {f"large-{number}": text_of(f"large-{number}", strategy="x" * 40_000) for number in range(10)}
-    small = {f"small-{number}": text_of(f"small-{number}") for number in range(300)}
-    server = ListServer({**large, **small})
+    large = {f"large-{number}": widget(f"large-{number}", strategy="x" * 40_000) for number in range(10)}
+    small = {f"small-{number}": widget(f"small-{number}") for number in range(300)}
+    server = widgets({**large, **small})
     names, unreadable = listed(server)
     assert (len(names), unreadable) == (310, [])
     assert server.limits[0] > 1
@@ -108,13 +72,13 @@ class BusyServer(ListServer):
     """Refuses each page after the first one once, or always."""
 
     def __init__(self, count: int, *, recovers: bool) -> None:
-        super().__init__({name: text_of(name) for name in map("widget-{}".format, range(count))})
+        super().__init__({name: widget(name) for name in map("widget-{}".format, range(count))}, plural="widgets")
         self.pages: list[str] = []
         self._recovers = recovers
 
     async def answer(self, request: web.Request) -> web.Response:
         page = request.query.get("continue", "")
-        if request.path.endswith("/widgets"):
+        if self.lists(request):
             self.pages.append(page)
             if page and (self.pages.count(page) == 1 or not self._recovers):
                 return web.json_response({"message": "Timeout: Too large resource version"}, status=504)
@@ -139,14 +103,13 @@ def test_a_list_ends_if_the_server_refuses_a_page_again_and_again(monkeypatch: p
 def test_a_redirect_is_not_followed() -> None:
     paths = []
 
-    class Redirecting(ListServer):
-        async def answer(self, request: web.Request) -> web.Response:
-            paths.append(request.path)
-            raise web.HTTPFound("/elsewhere")
+    async def answer(request: web.Request) -> web.Response:
+        paths.append(request.path)
+        raise web.HTTPFound("/elsewhere")
 
-    async def scene(api: ApiServer) -> Any:
-        await api.request("GET", member(WIDGETS, "high"))
+    async def scene(api: ApiClient) -> None:
+        await ApiServer(api).request("GET", member(WIDGETS, "high"))
 
     with pytest.raises(UnavailableError, match="another address"):
-        asyncio.run(serving(Redirecting({}), scene))
+        asyncio.run(serving(answer, scene))
     assert paths == [f"{WIDGETS}/high"]

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
 
 from muster_contract.codes import ExitCode
-from muster_contract.environment import ReplicaEnvironment
 from muster_contract.errors import PeerLost
 from muster_contract.events import Activity
-from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.export import Export
-from muster_trainer.host.events import Events
-from muster_trainer.host.stopping import StopRequest
-from muster_trainer.tasks.module import Task
 from muster_trainer.training.agreement import agree, leave
 from muster_trainer.training.checkpoints import Checkpoints
-from muster_trainer.training.engine import Engine, StepOutcome
+from muster_trainer.training.engine import StepOutcome
 from muster_trainer.training.evaluation import evaluate, is_evaluation_due, write_export
 from muster_trainer.training.recovery.ladder import Ladder
 from muster_trainer.training.recovery.memory import Memory
@@ -25,24 +19,16 @@ from muster_trainer.training.reports import StepReports
 from muster_trainer.training.run import Run
 
 
-@dataclass
 class Training:
     """One run of the training loop. `run` does all of it."""
 
-    spec: TrainerSpec
-    env: ReplicaEnvironment
-    task: Task
-    engine: Engine
-    events: Events
-    stop: StopRequest
-
-    def __post_init__(self) -> None:
-        self.state = run = Run(self.spec, self.env, self.task, self.engine, self.events, self.stop)
-        self.memory = Memory(run)
-        self.checkpoints = Checkpoints(run)
-        self.ladder = Ladder(run, self.memory, self.checkpoints)
-        self.reports = StepReports(run)
-        self.exporter = Export.of(self.task, self.spec)
+    def __init__(self, state: Run) -> None:
+        self.state, self.task, self.engine, self.events = state, state.task, state.engine, state.events
+        self.memory = Memory(state)
+        self.checkpoints = Checkpoints(state)
+        self.ladder = Ladder(state, self.memory, self.checkpoints)
+        self.reports = StepReports(state)
+        self.exporter = Export.of(state.task, state.spec)
 
     def run(self) -> ExitCode:
         """Trains to the end, or until asked to stop. Raises TrainerError for every other end."""
@@ -65,7 +51,7 @@ class Training:
         if point.step:
             self.memory.snapshot_again(point.step)
         self.reports.open(point.step)
-        self.stop.training = True
+        self.state.stop.training = True
         self.events.phase(Activity.TRAINING)
         self.engine.expect(order, range(point.step, total))
         self.state.done = point.step
@@ -91,7 +77,7 @@ class Training:
         began = time.monotonic()
         indices = self.state.order.batch_indices(step)
         wants_save, busy = self.checkpoints.is_time, self.checkpoints.is_busy
-        outcome = self.engine.step(indices, step=step, stop=self.stop.requested, save=wants_save, busy=busy)
+        outcome = self.engine.step(indices, step=step, stop=self.state.stop.requested, save=wants_save, busy=busy)
         met = time.monotonic()
         if self.task.config.stepDelaySeconds:
             time.sleep(self.task.config.stepDelaySeconds)
