@@ -43,6 +43,22 @@ while done < steps:
         break
 '''
 
+REGISTERED = '''
+"""Registers what it adds up. Its steps take time in its first attempt only."""
+import random, sys, time
+import muster_training as muster
+
+steps, seconds = int(sys.argv[1]), float(sys.argv[2])
+random.seed(7)
+total = [1.0]
+state = muster.register(total=(lambda: list(total), lambda saved: total.__setitem__(slice(None), saved)))
+while state.step < steps:
+    time.sleep(0 if muster.environment().attempt else seconds)
+    total[0] = (total[0] * 1.37 + random.random()) % 97
+    if state.finish_step(total=steps, loss=total[0]):
+        break
+'''
+
 MISSED = """
 from contextlib import contextmanager
 import muster_training
@@ -164,6 +180,21 @@ def test_ctrl_c_saves_and_resume_continues_there(local_job: LocalJob, tmp_path: 
     code, output = local_job.muster_run("job.yaml", "--resume")
     assert code == 0, output
     assert local_job.status["attempts"][-1]["stepsLost"] == 0
+    assert final_state(local_job, 60) == undisturbed(tmp_path, document, 60)
+
+
+def test_a_rank_that_loses_its_peer_saves_the_last_step_of_registered_state(local_job: LocalJob, tmp_path: Path) -> None:
+    (tmp_path / "registered.py").write_text(REGISTERED)
+    document = job(trainer={"script": "registered.py 60 0.1"}, checkpoint={"everySteps": 50, "gracePeriodSeconds": 10})
+    local_job.write(document)
+    with local_job.running("job.yaml") as run:
+        wait_until(lambda: local_job.step >= 12, "steps before the first save")
+        os.kill(local_job.pid_of("worker-0"), signal.SIGKILL)
+        code, output = finish(run)
+    assert code == 0, output
+    first, second = local_job.status["attempts"]
+    assert first["lastStep"] == second["stepResumed"] == second["stepCommitted"] >= 12
+    assert second["stepsLost"] == 0
     assert final_state(local_job, 60) == undisturbed(tmp_path, document, 60)
 
 
