@@ -14,7 +14,7 @@ from typing import SupportsFloat
 
 from muster_contract.environment import RESCUE_SECONDS
 from muster_contract.errors import PeerLost, UserError
-from muster_contract.events import WholeState
+from muster_contract.events import Activity, Registered, WholeState
 from muster_contract.trainer_spec import CheckpointSpec
 from muster_trainer.checkpoint import files
 from muster_trainer.training.agreement import agree, gather
@@ -97,7 +97,7 @@ class State:
         if missing := [name for name in parts if name not in saved and not name.startswith(RANDOM)]:
             names = ", ".join(name for name in saved if not name.startswith(RANDOM)) or "nothing"
             raise UserError(f"register: the checkpoint of step {newest.step} has no {', '.join(missing)}, but {names}")
-        if unknown := [name for name in saved if name not in parts]:
+        if unknown := [name for name in saved if name not in parts and not name.startswith(RANDOM)]:
             self._session.notify_once(f"register: the checkpoint also has {', '.join(unknown)}, which is not registered and not restored")
         for name, part in parts.items():
             if name in saved:
@@ -115,6 +115,8 @@ class State:
 
     def begin(self) -> None:
         """Prepares for the first step."""
+        self._session.sender.send(Registered())
+        self._session.phase(Activity.TRAINING)
         self._first = {part.name: part.now().digest for part in self._parts if part.name.startswith(RANDOM)}
         if spec := self._spec:
             replica = self._session.replica
@@ -200,9 +202,7 @@ class State:
         """The objects that differ between the ranks, apart from random generators that the program does not use."""
         return sorted(name for name in self._own if self._first.get(name) != states[name].digest)
 
-    def _failed(
-        self, before: functools.partial[None], kind: type[BaseException], error: BaseException, trace: TracebackType | None
-    ) -> None:
+    def _failed(self, before: Hook, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         """The hook for an error that ends the program."""
         if os.getpid() == self._process and is_about_peer(error, self._peer_lost):
             self._rescue()

@@ -135,7 +135,7 @@ class Saves:
         began = time.monotonic()
         saved: list[Saved] = []
 
-        def commit(place: Location, staging: Path, _: bool) -> None:
+        def commit(place: Location, staging: Path, is_ready: bool) -> None:
             with files.storage(staging):
                 write(staging)
             names = [name for name in _names(staging) if name != CLAIM]
