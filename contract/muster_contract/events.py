@@ -200,6 +200,11 @@ class HandlesStop(Event):
     pid: int = _step(doc="Id of the process.")
 
 
+@event("registered")
+class Registered(Event):
+    """A program of the user has registered its state. So a process for its next attempt may be prepared."""
+
+
 @event("resumed")
 class Resumed(Event):
     """Where the training of an attempt begins. From rank 0."""

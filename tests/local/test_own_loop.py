@@ -6,9 +6,11 @@ import hashlib
 import os
 import shutil
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.support.local_jobs import LocalJob, away, finish, job, storage_of
@@ -40,6 +42,24 @@ while done < steps:
                 (folder / "shared.txt").write_text(str(done))
     if stop:
         print("rank", place.rank, "stops at", done, flush=True)
+        break
+'''
+
+REGISTERED = '''
+"""Registers what it adds up. All ranks meet in each step, as in a collective. Its steps take time in its first attempt only."""
+import random, sys, time
+import muster_training as muster
+from muster_training.session import current
+
+steps, seconds = int(sys.argv[1]), float(sys.argv[2])
+random.seed(7)
+total = [1.0]
+state = muster.register(total=(lambda: list(total), lambda saved: total.__setitem__(slice(None), saved)))
+while state.step < steps:
+    current().ranks.gather("")
+    time.sleep(0 if muster.environment().attempt else seconds)
+    total[0] = (total[0] * 1.37 + random.random()) % 97
+    if state.finish_step(total=steps, loss=total[0]):
         break
 '''
 
@@ -165,6 +185,44 @@ def test_ctrl_c_saves_and_resume_continues_there(local_job: LocalJob, tmp_path: 
     assert code == 0, output
     assert local_job.status["attempts"][-1]["stepsLost"] == 0
     assert final_state(local_job, 60) == undisturbed(tmp_path, document, 60)
+
+
+def test_a_rank_that_loses_its_peer_saves_the_last_step_of_registered_state(local_job: LocalJob, tmp_path: Path) -> None:
+    (tmp_path / "registered.py").write_text(REGISTERED)
+    document = job(trainer={"script": "registered.py 60 0.1"}, checkpoint={"everySteps": 50, "gracePeriodSeconds": 10})
+    local_job.write(document)
+    with local_job.running("job.yaml") as run:
+        wait_until(lambda: local_job.step >= 12, "steps before the first save")
+        os.kill(local_job.pid_of("worker-0"), signal.SIGKILL)
+        code, output = finish(run)
+    assert code == 0, output
+    first, second = local_job.status["attempts"]
+    assert first["lastStep"] == second["stepResumed"] == second["stepCommitted"] >= 12
+    assert second["stepsLost"] == 0
+    assert final_state(local_job, 60) == undisturbed(tmp_path, document, 60)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a warm parent")
+def test_a_program_that_registers_goes_on_in_a_prepared_process(local_job: LocalJob, tmp_path: Path) -> None:
+    (tmp_path / "registered.py").write_text(REGISTERED)
+    document = job(trainer={"script": "registered.py 400 0.1"}, checkpoint={"everySteps": 500, "gracePeriodSeconds": 10})
+    local_job.write(document)
+
+    def children() -> list[int]:
+        pids = [child.pid for child in psutil.Process(local_job.supervisor_of("worker-0")).children()]
+        return pids if len(pids) == 3 else []  # the program, the warm parent, and a prepared process
+
+    with local_job.running("job.yaml") as run:
+        first = local_job.pid_of("worker-0")
+        prepared = wait_until(children, "a prepared process")
+        wait_until(lambda at=local_job.step: local_job.step >= at + 5, "the prepared process to be ready")
+        os.kill(first, signal.SIGKILL)
+        assert local_job.pid_of("worker-0", attempt=1) in prepared
+        code, output = finish(run)
+    assert code == 0, output
+    assert local_job.status["attempts"][1]["stepsLost"] == 0
+    # A prepared process has also imported NumPy, so each rank saves the state of its generator in a file of its own.
+    assert final_state(local_job, 400)["state.muster"] == undisturbed(tmp_path, document, 400)["state.muster"]
 
 
 @pytest.mark.thorough

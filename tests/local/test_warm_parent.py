@@ -235,6 +235,37 @@ def test_a_prepared_process_ends_with_its_parent(parent: WarmParent) -> None:
     _wait_for_end(prepared)
 
 
+@pytest.mark.torch
+def test_a_prepared_process_runs_a_program_of_the_user(environ: dict[str, str], tmp_path: Path) -> None:
+    become_subreaper()
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import csv, os, sys, torch\n"
+        "print(os.getpid(), 'csv' in sys.modules, sys.argv[1:], __name__, os.environ['MUSTER_ATTEMPT'], os.environ['MUSTER_EVENTS_FD'])\n"
+        "sys.exit(7)\n"
+    )
+    spec = {**json.loads(environ["MUSTER_TRAINER"]), "task": None, "script": f"{script} 1"}
+    environ = {**environ, "MUSTER_TRAINER": json.dumps(spec), "PYTHONUNBUFFERED": "1"}
+    parent = WarmParent(environ, program=str(script))
+    assert parent.await_ready(INBOX)
+    parent.prepare(PREPARE)
+    [prepared] = parent.prepared
+    launch = Launch(0, (sys.executable, str(script), "1"), {**environ, "MUSTER_ATTEMPT": "3"})
+    limit = time.monotonic() + DEADLINE
+    while parent.prepared:  # until it is ready, launches get new forks
+        process = parent.start(launch, bundled=False)
+        assert process is not None
+        assert _exit_code(process) == 7
+        assert time.monotonic() < limit
+    assert process.pid == prepared
+    assert process.orders is None
+    printed = os.read(process.stdout, 65536).decode().split()
+    assert printed[:-1] == [str(prepared), "True", "['1']", "__main__", "3"]
+    assert int(printed[-1]) > 2
+    parent.close()
+    _wait_for_end(parent.pid)
+
+
 def _started_until_none_is_prepared(parent: WarmParent, environ: dict[str, str]) -> Iterator[Process]:
     """Starts processes, one after the other, until one has taken the place of the prepared one, or that one has ended. Until it is ready,
     launches get new forks."""

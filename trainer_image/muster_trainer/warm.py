@@ -1,8 +1,9 @@
-"""The warm parent of a replica's processes: `python -m muster_trainer.warm SOCKET`, started by the supervisor. Linux only.
+"""The warm parent of a replica's processes: `python -m muster_trainer.warm SOCKET [PROGRAM]`, started by the supervisor. Linux only.
 
-It imports the modules that every process of the job needs, and initialises nothing. For each request on the socket it forks a
-process. So an attempt does not wait for the import of a framework, and processes share the memory of imported modules. It forks
-twice: the child forks the process and exits at once. The supervisor is the nearest subreaper, so it becomes the parent.
+It imports the modules that every process of the job needs, or those that PROGRAM, a program of the user, begins with. It initialises
+nothing. For each request on the socket it forks a process. So an attempt does not wait for the import of a framework, and processes share
+the memory of imported modules. It forks twice: the child forks the process and exits at once. The supervisor is the nearest subreaper, so
+it becomes the parent.
 
 It can also fork *prepared* processes, which wait for a later request. Each runs a small model once, if the strategy has a function for
 that. So a process that takes the place of a lost one waits neither for a fork, nor for what a framework does only once. In a spare, where
@@ -23,12 +24,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NoReturn
 
 from muster_contract.environment import ReplicaEnvironment
 from muster_contract.strategy import Framework, StrategyRuntime
 from muster_contract.trainer_spec import TrainerSpec
-from muster_trainer import process
+from muster_trainer import process, program
 from muster_trainer.host.framework import hook, named, set_quiet
 from muster_trainer.host.memory import spare_bytes
 from muster_trainer.host.parent import die_with
@@ -51,7 +53,10 @@ def main() -> None:
     supervisor = os.getppid()
     env = ReplicaEnvironment.from_environment(os.environ)
     strategy = env.trainer_spec.strategy
-    import_all(strategy, summaries=env.tensorboard_dir is not None)
+    if env.trainer_spec.is_bundled:
+        import_all(strategy, summaries=env.tensorboard_dir is not None)
+    else:
+        import_program(strategy.framework, sys.argv[2])
     connection.sendall(json.dumps({"unfit": unfit(strategy.framework)}).encode())
     gc.collect()
     gc.freeze()  # otherwise a collection in a child would copy every page with an object
@@ -174,6 +179,12 @@ def import_all(strategy: StrategyRuntime, *, summaries: bool) -> None:
             import_writer()
 
 
+def import_program(framework: Framework, path: str) -> None:
+    """Imports the modules that a program of the user begins with, but not its own code."""
+    hook(framework, "before_fork")
+    program.import_all([*program.imports_of(Path(path)), *((each, ()) for each in framework.preload)])
+
+
 def unfit(framework: Framework) -> str:
     """The reason why no process may be forked from this one: a thread or a device, which do not survive a fork. Empty if forks are safe."""
     if threading.active_count() > 1:
@@ -240,10 +251,15 @@ def carry_out(request: bytes, descriptors: list[int], supervisor: int) -> NoRetu
     document = json.loads(request)
     passed = dict(zip(document["passed"], map(str, descriptors[2:]), strict=True))
     become({**document["environ"], **passed}, descriptors[:2], supervisor)
+    if arguments := document.get("arguments"):
+        for descriptor in descriptors[2:]:
+            os.set_inheritable(descriptor, True)  # as in a program that is started cold
+        program.run(arguments)
+    process.main()
 
 
-def become(environ: dict[str, str], streams: list[int], parent: int) -> NoReturn:
-    """Runs the training process of the environment `environ` in this fork.
+def become(environ: dict[str, str], streams: list[int], parent: int) -> None:
+    """Takes over the environment `environ` in this fork.
 
     `streams` are the descriptors for stdout and stderr. The process ends when `parent` ends.
     """
@@ -257,7 +273,6 @@ def become(environ: dict[str, str], streams: list[int], parent: int) -> NoReturn
             os.close(descriptor)
     os.environ.clear()
     os.environ.update(environ)
-    process.main()
 
 
 if __name__ == "__main__":

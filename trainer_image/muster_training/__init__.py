@@ -15,6 +15,7 @@ if sys.version_info < (3, 11):  # noqa: UP036 (images of users may have an older
 from muster_contract.errors import BadConfiguration, CheckpointDamaged, PeerLost, StorageUnavailable, UserError
 from muster_training.callbacks import keras_callback, lightning_callback, transformers_callback
 from muster_training.place import Environment
+from muster_training.registration import State, register
 from muster_training.saves import Checkpoint
 from muster_training.session import checkpoint, environment, latest, report, should_stop
 
@@ -24,6 +25,7 @@ __all__ = [
     "CheckpointDamaged",
     "Environment",
     "PeerLost",
+    "State",
     "StorageUnavailable",
     "UserError",
     "checkpoint",
@@ -31,6 +33,7 @@ __all__ = [
     "keras_callback",
     "latest",
     "lightning_callback",
+    "register",
     "report",
     "should_stop",
     "transformers_callback",

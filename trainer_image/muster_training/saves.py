@@ -10,14 +10,14 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from muster_contract.checkpoint_layout import MANIFEST, MARKER
+from muster_contract.checkpoint_layout import CLAIM, MANIFEST, MARKER
 from muster_contract.environment import ReplicaEnvironment
 from muster_contract.errors import TrainerError, UserError
 from muster_contract.events import CommitReason
@@ -26,6 +26,7 @@ from muster_contract.trainer_spec import CheckpointSpec
 from muster_trainer.checkpoint import Fence, Manifest, Selection, Store, files, read_back, select
 from muster_trainer.checkpoint.manifest import LARGEST_MANIFEST, check_identity
 from muster_trainer.checkpoint.objects import Location, location_of
+from muster_trainer.checkpoint.rescue import rescue
 from muster_trainer.checkpoint.selection import valid_commits
 from muster_trainer.host.ranks import Ranks
 from muster_trainer.training.agreement import agree, gather
@@ -128,6 +129,22 @@ class Saves:
             if folder and (not shared or self._ranks.rank == 0):
                 shutil.rmtree(folder, ignore_errors=True)
         saved.append(Saved(place.name, size, time.monotonic() - began))
+
+    def rescue(self, step: int, write: Callable[[Path], None], *, seconds: float) -> Saved | None:
+        """This rank saves what `write` writes into a folder, because its peers are gone. None if another rank has saved this step."""
+        began = time.monotonic()
+        saved: list[Saved] = []
+
+        def commit(place: Location, staging: Path, is_ready: bool) -> None:
+            with files.storage(staging):
+                write(staging)
+            names = [name for name in _names(staging) if name != CLAIM]
+            manifest = replace(self._manifest(step, CommitReason.PEER_LOST), files=self._store.flush(staging, names, place))
+            _, size = self._store.commit(place, manifest)
+            saved.append(Saved(place.name, size, time.monotonic() - began))
+
+        rescue(self._store, step, seconds=seconds, stage=lambda _: True, commit=commit)
+        return saved[0] if saved else None
 
     def _select(self) -> Selection:
         selection = select(self._spec, self._store.fence)

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +34,7 @@ from muster_contract.events import (
     Step,
 )
 from muster_contract.notices import NoticeReason
+from muster_contract.text import text_of
 from muster_trainer.host.ranks import Alone, Ranks, meet
 from muster_trainer.training.resume_point import ResumePoint
 from muster_training.copies import copy_share
@@ -134,7 +135,7 @@ class Session:
     """The state of one process."""
 
     def __init__(self) -> None:
-        replica = self._replica = replica_of(os.environ)
+        replica = self.replica = replica_of(os.environ)
         self.environment = environment_of(os.environ, replica)
         self.sender = Sender(os.environ, self.environment.rank)
         self._process = os.getpid()
@@ -153,20 +154,20 @@ class Session:
     def ranks(self) -> Ranks:
         """The ranks of the world. The first access connects them."""
         place = self.environment
-        if self._replica is None or not place.in_world:
+        if self.replica is None or not place.in_world:
             return Alone()
         generation = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
-        ranks = meet(self._replica, rank=place.rank, world=place.world, generation=generation)
+        ranks = meet(self.replica, rank=place.rank, world=place.world, generation=generation)
         atexit.register(self._leave, ranks)
         return ranks
 
     @functools.cached_property
     def saves(self) -> Saves | None:
         """The checkpoints of the job; None if it has no storage."""
-        spec = self._replica.trainer_spec.checkpoint if self._replica else None
-        if self._replica is None or spec is None:
+        spec = self.replica.trainer_spec.checkpoint if self.replica else None
+        if self.replica is None or spec is None:
             return None
-        saves = Saves(self._replica, spec, self.ranks, self.environment.world)
+        saves = Saves(self.replica, spec, self.ranks, self.environment.world)
         atexit.register(self._close, saves)
         return saves
 
@@ -181,7 +182,7 @@ class Session:
     # progress
 
     def report(self, *, step: int, total: int | None, loss: Any, samples: Any, metrics: Mapping[str, Any]) -> None:
-        if self._replica is None:
+        if self.replica is None:
             return
         self._total = total if total is not None else self._total
         now = time.monotonic()
@@ -208,7 +209,7 @@ class Session:
         self.report_metrics(step, metrics)
 
     def report_metrics(self, step: int, metrics: Mapping[str, object]) -> None:
-        if self._replica is None or self.environment.rank != 0 or not self.environment.in_world:
+        if self.replica is None or self.environment.rank != 0 or not self.environment.in_world:
             return
         figures = {name: number for name, value in list(metrics.items())[:MAX_ENTRIES] if (number := _number(value)) is not None}
         if finite := {name: number for name, number in figures.items() if math.isfinite(number)}:
@@ -237,7 +238,7 @@ class Session:
     # stopping
 
     def should_stop(self) -> bool:
-        if self._replica is None:
+        if self.replica is None:
             return False
         if not self._listens:
             self._listen()
@@ -287,7 +288,7 @@ class Session:
         if self.saves is not None:
             with self.checkpoint(step, shared=False, earlier=seconds) as folder:
                 copy_share(self.ranks, source, folder)
-        elif self._replica is not None:
+        elif self.replica is not None:
             self.notify_once(NO_STORAGE)
 
     @contextmanager
@@ -319,10 +320,29 @@ class Session:
             # The supervisors of other ranks need the reason too: it shows that their processes end because all is saved.
             self.sender.send_document({"event": Commit.event, "reason": reason})
 
+    def rescue(self, step: int, write: Callable[[Path], None], *, seconds: float) -> None:
+        """Saves `step` by this rank alone, because its peers are gone. An error does not hide that of the program."""
+        if self.saves is None:
+            return
+        if self.environment.rank:
+            self.sender.send(Step(step=step, total_steps=self._total))  # rank 0 may have ended before it could report this step
+        self.phase(Activity.STOPPING)
+        try:
+            saved = self.saves.rescue(step, write, seconds=seconds)
+        except Exception as error:  # noqa: BLE001 (the program ends because of the lost peers)
+            self.rescue_failed(f"step {step} could not be saved: {text_of(error)}")
+            return
+        if saved is not None:
+            commit = Commit(step=step, path=saved.name, bytes=saved.bytes, reason=CommitReason.PEER_LOST)
+            self.sender.send(replace(commit, seconds=saved.seconds, blocked_seconds=saved.seconds))
+
+    def rescue_failed(self, message: str) -> None:
+        self.sender.send(NoticeEvent(reason=NoticeReason.RESCUE_FAILED, message=f"the peers are gone, and {message}"))
+
     @contextmanager
     def _without_storage(self, together: Ranks) -> Iterator[Path]:
         """A temporary folder that these ranks share. It is removed when all have written."""
-        if self._replica is not None:
+        if self.replica is not None:
             self.notify_once(NO_STORAGE)
         folder = together.broadcast(tempfile.mkdtemp(prefix="muster-save-") if together.rank == 0 else "")
         try:
@@ -350,6 +370,11 @@ class Session:
 @functools.cache
 def _session() -> Session:
     return Session()
+
+
+def current() -> Session:
+    """The session of this process."""
+    return _session()
 
 
 def _whole(name: str, value: object) -> int:

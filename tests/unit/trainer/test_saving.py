@@ -349,8 +349,8 @@ def test_a_rescue_does_not_wait_for_a_save_that_does_not_end(world: TwoRanks, mo
 
 def set_limits(monkeypatch: pytest.MonkeyPatch, *, claim: float) -> None:
     """The time in which a rank must save what it has claimed. A rescue may take much longer, so that a slow machine changes nothing."""
-    monkeypatch.setattr(saving, "SHORTEST_CLAIM", claim)
-    monkeypatch.setattr(saving, "RESCUE_SECONDS", 10.0 * SECONDS)
+    monkeypatch.setattr("muster_trainer.checkpoint.rescue.SHORTEST_CLAIM", claim)
+    monkeypatch.setattr("muster_trainer.checkpoint.rescue.RESCUE_SECONDS", 10.0 * SECONDS)
 
 
 def claim(world: TwoRanks, step: int) -> Path:

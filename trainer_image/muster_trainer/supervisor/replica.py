@@ -11,7 +11,20 @@ from itertools import chain
 
 from muster_contract.codes import ExitCode, signal_name
 from muster_contract.environment import RESCUE_SECONDS, ReplicaEnvironment
-from muster_contract.events import Activity, Commit, CommitReason, Completed, Evaluation, Event, HandlesStop, Pace, Save, Step, Waiting
+from muster_contract.events import (
+    Activity,
+    Commit,
+    CommitReason,
+    Completed,
+    Evaluation,
+    Event,
+    HandlesStop,
+    Pace,
+    Registered,
+    Save,
+    Step,
+    Waiting,
+)
 from muster_contract.notices import Notice, NoticeReason
 from muster_contract.reports import LastWords, ProcessReport, ProcessState, Report, Stack
 from muster_contract.run_state import RunState, apply, with_notice
@@ -127,7 +140,7 @@ class Replica:
         self._earliest_end = 0.0
         self._is_broken = False
         self._training_since: float | None = None
-        self._has_prepared = False
+        self._has_prepared = self._has_registered = False
         self._started = self._moved = time.monotonic()
         self._selector = selectors.DefaultSelector()
 
@@ -195,7 +208,9 @@ class Replica:
             return
         now = time.monotonic()
         self._training_since = self._training_since or now
-        if not self._has_prepared and now > self._training_since + PREPARE_SECONDS:
+        if self._has_prepared or now < self._training_since + PREPARE_SECONDS:
+            return
+        if self._spec.is_bundled or (self._has_registered and self._starter.warm_up_beside(self._launches[0])):
             self._has_prepared = True
             self._starter.prepare(len(self._launches))
 
@@ -245,6 +260,8 @@ class Replica:
                 self._process_of(reader.rank).waiting = True
             if isinstance(line.event, HandlesStop):
                 self._stop_requests.add_handler(line.event.pid)
+            if isinstance(line.event, Registered) and self._spec.script is not None:
+                self._has_registered = True
             if isinstance(line.event, Completed):
                 self._completed.add(reader.rank)
             self._commit_reasons |= commit_reasons(line.event, stop_requested=self._stops_handled > 0)

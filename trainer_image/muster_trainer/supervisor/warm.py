@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import selectors
 import socket
 import subprocess
@@ -13,7 +14,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from muster_contract.environment import EVENTS_FD, MEMORY_FD, ORDERS_FD
+from muster_contract.environment import EVENTS_FD, LARGE_VARIABLES, MEMORY_FD, ORDERS_FD
+from muster_trainer.host.memory import spare_bytes
 from muster_trainer.supervisor import image
 from muster_trainer.supervisor.environment import Launch
 from muster_trainer.supervisor.processes import Process, become_subreaper, die_with_parent, start
@@ -22,6 +24,7 @@ from muster_trainer.supervisor.signals import SignalInbox
 ANSWER_SECONDS = 10.0  # for a fork, which takes milliseconds
 IMPORT_SECONDS = 300.0  # for the imports, on the slowest machine
 LONGEST_ANSWER = 1 << 16
+PROGRAM_BYTES = 1 << 30  # of free memory, without which no warm parent is started beside a program of the user
 PREPARE, OPEN = b"prepare", b"open"
 """The requests for a prepared process, and for one that also opens the task. See `muster_trainer.warm`, which a supervisor cannot import,
 because it needs the framework."""
@@ -44,7 +47,7 @@ class Starter:
         """One process after the other. Raises as `processes.start` does."""
         for launch in launches:
             self.warm_up(launch.env, bundled=bundled)
-            warm = self._parent.start(launch) if self._parent and self._parent.ready else None
+            warm = self._parent.start(launch, bundled=bundled) if self._parent and self._parent.ready else None
             yield warm or start(launch, takes_orders=bundled)
 
     def warm_up(self, environ: Mapping[str, str], *, bundled: bool) -> None:
@@ -53,6 +56,14 @@ class Starter:
             self._tried = True
             self._parent = WarmParent(environ)
             self._parent.await_ready(self._inbox)
+
+    def warm_up_beside(self, launch: Launch) -> bool:
+        """Starts the warm parent of a program of the user once, while the program trains. Returns whether it has imported everything."""
+        if not self._tried:
+            self._tried = True
+            if not image.COPIED and LARGE_VARIABLES not in launch.env and spare_bytes() >= PROGRAM_BYTES:
+                self._parent = WarmParent(launch.env, program=launch.argv[1])
+        return self._parent is not None and self._parent.look()
 
     def prepare(self, count: int, *, opens_task: bool = False) -> None:
         """Lets the warm parent prepare so many processes for the next attempt. There may be fewer if the system is short of memory.
@@ -71,11 +82,18 @@ class Starter:
 class WarmParent:
     """A warm parent, from its start to `close`. If it cannot be used, `ready` is False, and processes are started cold."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    def __init__(self, environ: Mapping[str, str], *, program: str | None = None) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [image.python_of(environ, field="image"), "-P", "-m", "muster_trainer.warm", str(theirs.fileno())],
+                [
+                    image.python_of(environ, field="image"),
+                    "-P",
+                    "-m",
+                    "muster_trainer.warm",
+                    str(theirs.fileno()),
+                    *([program] if program else []),
+                ],
                 env=dict(environ),
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
@@ -84,7 +102,7 @@ class WarmParent:
             )
         self.pid = self._process.pid
         self._process.returncode = 0  # reap() waits for it
-        self.ready = False
+        self.ready = self._is_closed = False
         self.prepared: frozenset[int] = frozenset()
         """The pids of processes that wait for the next attempt."""
 
@@ -98,12 +116,23 @@ class WarmParent:
                 readable = [key.fileobj for key, _ in selector.select(1.0)]
                 inbox.drain()
                 if self._socket in readable:
-                    answer = self._answer()
-                    self.ready = answer is not None and answer.get("unfit") == ""
-                    break
-        if not self.ready:
-            self.close()
+                    return self.look()
+        self.close()
+        return False
+
+    def look(self) -> bool:
+        """Whether it has imported everything, without waiting for that. If it cannot be used, closes it."""
+        if not self.ready and not self._is_closed and self._has_answer():
+            answer = self._answer()
+            self.ready = answer is not None and answer.get("unfit") == ""
+            if not self.ready:
+                self.close()
         return self.ready
+
+    def _has_answer(self) -> bool:
+        poll = select.poll()  # `select.select` takes no descriptor above 1023
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(0))
 
     def prepare(self, request: bytes) -> None:
         """Forks a process that waits for the launch of a later attempt."""
@@ -116,15 +145,16 @@ class WarmParent:
         if answer is None:
             self.close()
 
-    def start(self, launch: Launch) -> Process | None:
+    def start(self, launch: Launch, *, bundled: bool = True) -> Process | None:
         """A process forked for this launch; None if that fails, and the process must be started cold."""
         pipes = [os.pipe() for _ in range(3)]
-        orders_of_child, orders = os.pipe()
+        orders_of_child, orders = os.pipe() if bundled else (None, None)
         try:
             stdout_of_child, stderr_of_child, events_of_child = (writer for _, writer in pipes)
-            passed = {EVENTS_FD: events_of_child, ORDERS_FD: orders_of_child}
-            passed |= {} if launch.memory is None else {MEMORY_FD: launch.memory}
-            request = json.dumps({"environ": dict(launch.env), "passed": list(passed)})
+            all_passed = {EVENTS_FD: events_of_child, ORDERS_FD: orders_of_child, MEMORY_FD: launch.memory}
+            passed = {name: each for name, each in all_passed.items() if each is not None}
+            arguments = [] if bundled else list(launch.argv[1:])
+            request = json.dumps({"environ": dict(launch.env), "passed": list(passed), "arguments": arguments})
             socket.send_fds(self._socket, [request.encode()], [stdout_of_child, stderr_of_child, *passed.values()])
             self._socket.settimeout(ANSWER_SECONDS)
             answer = self._answer()
@@ -133,10 +163,11 @@ class WarmParent:
         finally:
             for _, writer in pipes:
                 os.close(writer)
-            os.close(orders_of_child)
+            if orders_of_child is not None:
+                os.close(orders_of_child)
         stdout, stderr, events = (reader for reader, _ in pipes)
         if answer is None or not isinstance(answer.get("pid"), int):
-            for each in (stdout, stderr, events, orders):
+            for each in filter(None, (stdout, stderr, events, orders)):
                 os.close(each)
             self.close()
             return None
@@ -144,7 +175,7 @@ class WarmParent:
 
     def close(self) -> None:
         """Ends the warm parent. The processes that it has forked go on."""
-        self.ready, self.prepared = False, frozenset()
+        self.ready, self._is_closed, self.prepared = False, True, frozenset()
         self._socket.close()
         with suppress(ProcessLookupError):
             os.kill(self.pid, 9)

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +20,13 @@ from muster_contract.errors import StorageUnavailable
 from muster_contract.events import Activity, Commit, CommitReason
 from muster_trainer.checkpoint import Manifest, Store, files
 from muster_trainer.checkpoint.objects import Location, location_of
+from muster_trainer.checkpoint.rescue import rescue
 from muster_trainer.host.events import Events
 from muster_trainer.host.memory import spare_bytes
 from muster_trainer.host.priority import yield_to_steps
 from muster_trainer.training.agreement import agree, gather
 from muster_trainer.training.engine import Engine, Part
 from muster_trainer.training.interval import SaveInterval
-
-SHORTEST_CLAIM = 1.0
-"""Seconds. The least time that a rank gets to save a step that it has claimed, before another rank saves that step as well."""
 
 
 @dataclass
@@ -101,31 +98,19 @@ class Saver:
 
     def rescue(self, manifest: Manifest) -> None:
         """This rank saves the state after the last step by itself, because its peers are gone. Does nothing if the engine does not have
-        the whole state. A save in flight is abandoned.
-
-        If another rank has claimed the step, waits for its commit. That rank may be lost too, so this one then saves, in a folder of its
-        own: both may write at once. It does not do so if `RESCUE_SECONDS` are too short for that.
-        """
+        the whole state. A save in flight is abandoned."""
         self._abandon_save()
         self._since = began = time.monotonic()
-        claim_seconds = max(SHORTEST_CLAIM, 2 * self.seconds)
-        for number in count():
-            directory = self.store.rescue_directory(manifest.step, number)
-            staging = files.staging_folder(directory)
-            try:
-                part = self.engine.rescue(staging)
-                if part is None:
-                    return
-                if self.store.begin_rescue(directory):
-                    self._commit_rescue(_Flight(manifest, directory, staging, part, began, Future()))
-                    return
-            finally:
-                files.remove_staging(staging, directory)
-            if time.monotonic() + claim_seconds + self.seconds > began + RESCUE_SECONDS:
-                return
-            if self.store.await_rescue(directory, seconds=claim_seconds):
-                self.step, self.path = manifest.step, directory
-                return
+
+        def commit(directory: Location, staging: Path, part: Part) -> None:
+            flight = _Flight(manifest, directory, staging, part, began, Future())
+            size, _ = self._commit(flight, [self._write(part, staging, directory)])
+            self._committed(flight)
+            self._report(flight, size)
+
+        saved = rescue(self.store, manifest.step, seconds=self.seconds, stage=self.engine.rescue, commit=commit)
+        if saved is not None:
+            self.step, self.path = manifest.step, saved
 
     def _abandon_save(self) -> None:
         """Waits for the end of the save in flight, and removes what it has staged. Raises StorageUnavailable if it does not end."""
@@ -133,16 +118,6 @@ class Saver:
             if wait([self._flight.work], RESCUE_SECONDS).not_done:
                 raise StorageUnavailable(f"checkpoint storage {self._flight.directory}: a save does not end")
             files.remove_staging(self._flight.staging, self._flight.directory)
-
-    def _commit_rescue(self, flight: _Flight) -> None:
-        """Writes the part of this rank, which has all of the state, and commits it."""
-        try:
-            size, _ = self._commit(flight, [self._write(flight.part, flight.staging, flight.directory)])
-            self._committed(flight)
-            self._report(flight, size)
-        finally:
-            if self.path != flight.directory:
-                self.store.abandon(flight.directory)
 
     def break_off(self) -> None:
         """Leaves the save in flight to its thread, because the world is gone. What it has written is removed when it ends."""

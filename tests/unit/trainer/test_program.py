@@ -1,0 +1,70 @@
+"""Programs of users in a fork of the warm parent: what is imported before, and how a program runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from muster_trainer import program
+
+PROGRAM = """
+from __future__ import annotations
+import json, os.path
+import missing.module
+from own import thing
+import folder.inner
+from collections import abc, OrderedDict
+if True:
+    import csv
+try:
+    import zipfile
+except ImportError:
+    pass
+def later():
+    import sqlite3
+raise SystemExit("not run")
+"""
+
+
+def test_the_imports_at_the_beginning_of_a_program_are_found(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    (tmp_path / "own.py").write_text("import bisect, train\nfrom . import x\n")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/inner.py").write_text("import heapq\n")
+    names = [name for name, _ in program.imports_of(tmp_path / "train.py")]
+    assert names == ["__future__", "json", "os.path", "missing.module", "bisect", "heapq", "collections", "csv", "zipfile"]
+    assert ("collections", ("abc", "OrderedDict")) in program.imports_of(tmp_path / "train.py")
+
+
+def test_modules_that_cannot_be_imported_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_for_test.py").write_text("raise SystemExit(3)")
+    (tmp_path / "whole_for_test").mkdir()
+    (tmp_path / "whole_for_test/__init__.py").write_text("")
+    (tmp_path / "whole_for_test/part.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    program.import_all([("broken_for_test", ()), ("missing_for_test", ()), ("whole_for_test", ("part", "nothing"))])
+    assert "whole_for_test.part" in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "error"),
+    [
+        pytest.param("import sys; print(sys.argv[1:], __name__, __file__); import beside", 0, "", id="ends"),
+        pytest.param("raise SystemExit(7)", 7, "", id="exits"),
+        pytest.param("def f():\n    1 / 0\nf()", 1, "ZeroDivisionError: division by zero", id="fails"),
+        pytest.param("1 +", 1, "SyntaxError", id="is no Python"),
+    ],
+)
+def test_a_program_runs_and_ends_as_under_python(text: str, code: int, error: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(text)
+    (tmp_path / "beside.py").write_text("")
+    forked = f"from muster_trainer import program; program.run([{str(tmp_path / 'train.py')!r}, 'a b'])"
+    plain = subprocess.run([sys.executable, str(tmp_path / "train.py"), "a b"], capture_output=True, text=True, check=False)
+    ended = subprocess.run([sys.executable, "-P", "-c", forked], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (code, plain.stdout)
+    assert error in ended.stderr
+    if error.startswith("Zero"):
+        assert ended.stderr == plain.stderr

@@ -1,0 +1,86 @@
+"""Programs of users in a fork of the warm parent: the imports that a program begins with, and its run in a process that has done them."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import random
+import runpy
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn
+
+Names = tuple[str, tuple[str, ...]]
+"""A module, and the names that are imported from it."""
+
+
+def imports_of(path: Path, seen: set[Path] | None = None) -> list[Names]:
+    """The imports at the beginning of a program, in their order. Modules of the program's own folder are read, and not listed, because
+    importing them could run its code. Imports inside functions are left out, because they may never run."""
+    seen = set() if seen is None else seen
+    seen.add(path)
+    found: list[Names] = []
+    for module, names in _imports(ast.parse(path.read_bytes()).body):
+        folder = Path(path.parent, *module.split("."))
+        own = [file for file in (folder.with_suffix(".py"), folder / "__init__.py") if file.is_file()]
+        for file in own:
+            found += imports_of(file, seen) if file not in seen else []
+        if not own and not Path(path.parent, module.partition(".")[0]).is_dir():
+            found.append((module, names))
+    return found
+
+
+def _imports(body: Iterable[ast.stmt]) -> Iterator[Names]:
+    for statement in body:
+        match statement:
+            case ast.Import(names=names):
+                yield from ((each.name, ()) for each in names)
+            case ast.ImportFrom(module=str(module), names=names, level=0):
+                yield module, tuple(each.name for each in names if each.name != "*")
+            case ast.If() | ast.Try() | ast.With():
+                parts = (getattr(statement, part, []) for part in ("body", "orelse", "finalbody"))
+                for part in parts:
+                    yield from _imports(part)
+
+
+def import_all(names: Iterable[Names]) -> None:
+    """Imports modules, and what a program imports from them. What cannot be imported is left to the program."""
+    for module, attributes in names:
+        with suppress(Exception, SystemExit):
+            imported = importlib.import_module(module)
+            for each in attributes:
+                if not hasattr(imported, each):  # a module that is not imported yet
+                    importlib.import_module(f"{module}.{each}")
+
+
+def run(arguments: list[str]) -> NoReturn:
+    """Runs a program as `python PROGRAM ARGUMENT...` does, in this process, and ends it."""
+    sys.argv[:] = arguments
+    sys.path.insert(0, os.path.dirname(os.path.realpath(arguments[0])))
+    _seed()
+    try:
+        runpy.run_path(arguments[0], run_name="__main__")
+    except Exception as error:  # noqa: BLE001 (the program can raise anything)
+        error.__traceback__ = _own_frames(error.__traceback__, arguments[0])
+        sys.excepthook(type(error), error, error.__traceback__)
+        sys.exit(1)
+    sys.exit(0)
+
+
+def _seed() -> None:
+    """Seeds the random generators as in a new process. Otherwise all forks would draw the same numbers."""
+    random.seed()
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+
+
+def _own_frames(trace: TracebackType | None, program: str) -> TracebackType | None:
+    """The frames from the program on; all of them if it has none."""
+    own = trace
+    while own is not None and own.tb_frame.f_code.co_filename != program:
+        own = own.tb_next
+    return own or trace
