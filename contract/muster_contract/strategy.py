@@ -44,6 +44,8 @@ class RoleRuntime:
 
     program: str | None = None
     """A callable (TrainerSpec, Events, StopRequest) -> ExitCode that the process runs instead of the training loop."""
+    takes_over: bool = False
+    """Whether the program also runs in a job with a script or command, in place of that. It may start that by itself."""
     first_index: int = 0
     """Replicas with a lower index train; those from this index on run the program."""
     evaluation: str | None = None

@@ -122,6 +122,14 @@ class TrainerSpec:
         """Whether the bundled trainer trains, and not a program of the user."""
         return self.entry_point in ("task", "module")
 
+    def program_of(self, role: str, index: int) -> str | None:
+        """The path of the program that this replica runs in place of the training, or of the user's script or command. None: there is
+        none."""
+        runtime = self.strategy.roles.get(role)
+        if runtime is None or index < runtime.first_index:
+            return None
+        return runtime.program if self.is_bundled or runtime.takes_over else None
+
     @classmethod
     def from_json(cls, text: str) -> TrainerSpec:
         """Parse `MUSTER_TRAINER`. Raises BadConfiguration that names the field."""

@@ -102,8 +102,8 @@ def _run(events: Events) -> NoReturn:
     _find_modules(spec)
     set_quiet(framework)
     role = spec.strategy.roles.get(env.role, RoleRuntime())
-    if role.program and env.index >= role.first_index:
-        _finish(events, named(role.program, framework)(spec, events, stop))
+    if program := spec.program_of(env.role, env.index):
+        _finish(events, named(program, framework)(spec, events, stop))
     if spec.task == COLLECTIVES:
         _finish(events, collectives.measure(spec, events, named(_library(spec.strategy), framework), meeting=_meeting(env)))
     if spec.task == REHEARSAL:

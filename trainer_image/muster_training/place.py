@@ -24,19 +24,33 @@ class Environment:
     in_world: bool = True
 
 
+TORCHRUN = ("RANK", "WORLD_SIZE")
+LAUNCHERS = (("HOROVOD_RANK", "HOROVOD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"))
+"""The variables of other launchers: Horovod, Open MPI, and the process managers of MPICH and Slurm."""
+
+
 def environment_of(variables: Mapping[str, str], replica: ReplicaEnvironment | None) -> Environment:
-    """The place that the variables describe. torchrun's `RANK` and `WORLD_SIZE` take precedence over Muster's variables, because torchrun
-    starts several processes for one command."""
-    rank, world = _whole(variables.get("RANK")), _whole(variables.get("WORLD_SIZE"))
-    has_both = rank is not None and world is not None and rank < world
+    """The place that the variables describe. The variables of a launcher take precedence over Muster's, because a launcher starts several
+    processes for one command. A job may itself run under a launcher, so that of another size than the world does not count."""
+    place = _place(variables, *TORCHRUN)
+    size = None if replica is None else replica.world_size
+    for names in LAUNCHERS:
+        found = None if place else _place(variables, *names)
+        place = found if found and size in (None, found[1]) else place
     if replica is None:
-        return Environment(rank or 0, world or 1) if has_both else Environment()
+        return Environment(*place) if place else Environment()
     if replica.first_rank is None:
         return Environment(attempt=replica.attempt, inside=True, in_world=False)
-    if not has_both:
-        rank, world = _whole(variables.get(RANK)), replica.world_size
-        rank = replica.first_rank if rank is None else rank
-    return Environment(rank or 0, world or 1, replica.attempt, inside=True)
+    if place is None:
+        rank = _whole(variables.get(RANK))
+        place = (replica.first_rank if rank is None else rank), size or 1
+    return Environment(*place, replica.attempt, inside=True)
+
+
+def _place(variables: Mapping[str, str], rank_name: str, world_name: str) -> tuple[int, int] | None:
+    """The rank and the size of the world in these variables. None unless both are there, and fit together."""
+    rank, world = _whole(variables.get(rank_name)), _whole(variables.get(world_name))
+    return (rank, world) if rank is not None and world is not None and rank < world else None
 
 
 def replica_of(variables: Mapping[str, str]) -> ReplicaEnvironment | None:

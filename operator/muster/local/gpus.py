@@ -23,17 +23,16 @@ def visible(environ: Mapping[str, str], devices: Path = Path("/dev")) -> tuple[s
 
 
 def share(gpus: Sequence[str], plan: WorldPlan, role: str, index: int, *, environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that give a replica its GPUs: one for each of its processes, and no other replica's, as long as there are enough.
-    Otherwise processes share GPUs in turn. Replicas outside the world, such as evaluators, share the last one. The
+    """The variables that give a replica its GPUs: one for each of its ranks, and no other replica's, as long as there are enough.
+    Otherwise ranks share GPUs in turn. Replicas without a rank, such as evaluators and launchers, share the last one. The
     user's `environ` may override what is set for sharing."""
     if not gpus:
         return {}
-    processes = sum(replica.processes for replica in plan.replicas)
     shared = {name: value for name, value in SHARED.items() if name not in environ}
     position = plan.positions.get((role, index))
-    if position is None:
+    first = None if position is None else plan.replicas[position].first_rank
+    if position is None or first is None:
         return {VISIBLE: gpus[-1], **shared}
-    start = sum(replica.processes for replica in plan.replicas[:position])
-    turns = range(start, start + plan.replicas[position].processes)
+    turns = range(first, first + plan.replicas[position].ranks)
     own = dict.fromkeys(gpus[turn % len(gpus)] for turn in turns)
-    return {VISIBLE: ",".join(own), **(shared if processes > len(gpus) else {})}
+    return {VISIBLE: ",".join(own), **(shared if plan.size > len(gpus) else {})}

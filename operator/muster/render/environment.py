@@ -118,16 +118,16 @@ def world_environment(
 
 
 def _world(replica: ReplicaPlan, plan: WorldPlan, addresses: Addresses) -> dict[str, str]:
-    """The ranks of the replica, the number of processes, and the address of the first replica, where they meet before the framework starts.
+    """The ranks of the replica, the size of the world, and the address of rank 0, where they meet before the framework starts.
 
     Roles may run different numbers of processes, so a replica cannot compute its ranks.
     """
-    first = plan.replicas[0]
+    first = plan.first
     address = None
     if first.ports:
         port = addresses.port(first.role, first.index, next(iter(first.ports)))
         address = f"{addresses.host(first.role, first.index)}:{port}"
-    return variables(first_rank=replica.first_rank, world_size=plan.size, world_address=address)
+    return variables(first_rank=replica.first_rank, world_size=plan.size or None, world_address=address)
 
 
 def _of_attempt(replica: ReplicaPlan, attempt: int) -> dict[str, str]:
@@ -141,5 +141,5 @@ def _defaults(job: TrainingJob, replica: ReplicaPlan) -> Mapping[str, str]:
     cpus = accelerators.cpus(role) if role is not None else None
     if cpus is not None:
         # Libraries count the cores of the machine, not those of the container, and would start far too many threads.
-        env["OMP_NUM_THREADS"] = str(max(1, floor(cpus / replica.processes)))
+        env["OMP_NUM_THREADS"] = str(max(1, floor(cpus / replica.sharers)))
     return env

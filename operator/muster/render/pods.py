@@ -165,6 +165,7 @@ def pod_of(
         objects=[
             (f"object-{extra.name}", extra.kind, object_name(job, extra.name), f"{OBJECTS_PATH}/{extra.name}")
             for extra in (strategy.objects(job.spec, plans.whole, addresses) if strategy.objects else ())
+            if extra.is_for(replica.role)
         ],
     )
     templates = [

@@ -38,20 +38,25 @@ class RoleRule:
     maximum: int | None = None
     single_process: bool = False
     """Whether a replica runs one process for all its devices. Otherwise it runs one per accelerator, or `processesPerReplica`."""
+    slots: bool = False
+    """Whether a replica runs one process that starts the processes of its ranks by itself. `processesPerReplica` is the number of ranks."""
     ports: Mapping[str, int] = field(default_factory=dict)
     """Ports on which each replica listens, by name."""
     in_world: bool = True
-    """Whether the processes of the role have ranks. A replica outside the world starts and ends without an effect on the training."""
+    """Whether the role belongs to the world. A replica outside the world starts and ends without an effect on the training, and has no
+    rank."""
+    ranked: bool = True
+    """Whether the processes of a role in the world have ranks. A launcher has none."""
     decides_success: bool = False
-    """Whether the job succeeds when all replicas of the role have succeeded. Exactly one role of a strategy decides."""
+    """Whether the job succeeds when all replicas of the role have succeeded. Exactly one role of a strategy decides. It is in the world."""
     restarts_with: RestartsWith = RestartScope.WHOLE_WORLD
     """What restarts with a broken replica of this role."""
 
 
 @dataclass(frozen=True)
 class ReplicaPlan:
-    """One replica of a world, with `processes` training processes. `first_rank` is the global rank of the first one, or None without a
-    rank."""
+    """One replica of a world. Its supervisor starts `processes` processes. `first_rank` is the global rank of the first one, or None
+    without a rank."""
 
     role: RoleName
     index: int
@@ -59,11 +64,25 @@ class ReplicaPlan:
     first_rank: int | None
     ports: Mapping[str, int] = field(default_factory=dict)
     """Port name -> number inside the pod. A local run replaces them with free ports."""
+    slots: int | None = None
+    """The number of ranks that the process of the replica starts by itself. None: each process has one rank."""
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks of the replica."""
+        if self.first_rank is None:
+            return 0
+        return self.processes if self.slots is None else self.slots
+
+    @property
+    def sharers(self) -> int:
+        """The number of processes that share the processors of the replica."""
+        return self.slots or self.processes
 
 
 @dataclass(frozen=True)
 class WorldPlan:
-    """The world of a spec: its replicas in rank order, and the number of all processes."""
+    """The world of a spec: its replicas in rank order, and the number of all ranks."""
 
     replicas: tuple[ReplicaPlan, ...]
     size: int
@@ -73,17 +92,21 @@ class WorldPlan:
         """The position of each replica in the world, by role and index."""
         return {(replica.role, replica.index): position for position, replica in enumerate(self.replicas)}
 
+    @cached_property
+    def first(self) -> ReplicaPlan:
+        """The replica of rank 0, or the first replica of a world without ranks."""
+        return next((replica for replica in self.replicas if replica.first_rank == 0), self.replicas[0])
+
     def of(self, role: RoleName) -> tuple[ReplicaPlan, ...]:
         return tuple(replica for replica in self.replicas if replica.role == role)
 
     def part(self, members: Collection[tuple[str, int]]) -> WorldPlan:
-        """The world of only these replicas (role and index), with new ranks. The first of them gets the ports of the first of all."""
+        """The world of only these replicas (role and index), with new ranks. Its rank 0 gets the ports of rank 0 of the whole world."""
         return self.arranged([key for key in self.positions if key in members])
 
     def size_of(self, members: Collection[tuple[str, int]]) -> int:
         """The size of `part`. Its replicas are not made, because a pass over thousands of them needs only this number."""
-        ranked = (replica for replica in self.replicas if replica.first_rank is not None)
-        return sum(replica.processes for replica in ranked if (replica.role, replica.index) in members)
+        return sum(replica.ranks for replica in self.replicas if (replica.role, replica.index) in members)
 
     def arranged(self, members: Sequence[tuple[str, int]]) -> WorldPlan:
         """The world of these replicas in this order, as `part` makes it. Omits members that the plan does not have."""
@@ -94,9 +117,8 @@ class WorldPlan:
                 continue
             replica = self.replicas[position]
             rank = None if replica.first_rank is None else size
-            ports = self.replicas[position if replicas else 0].ports
-            replicas.append(replace(replica, first_rank=rank, ports=ports))
-            size += 0 if rank is None else replica.processes
+            replicas.append(replace(replica, first_rank=rank, ports=self.first.ports if rank == 0 else replica.ports))
+            size += replica.ranks
         return WorldPlan(tuple(replicas), size=size)
 
 
@@ -112,7 +134,8 @@ class Placement:
 class ExtraObject:
     """A ConfigMap or Secret that a strategy's pods need. Muster creates it before the pods, and deletes it with the job.
 
-    Every pod of the job finds its entries as files in the folder `name` below `$MUSTER_OBJECTS`, and so does each replica of a local run.
+    Every pod of the named roles finds its entries as files in the folder `name` below `$MUSTER_OBJECTS`. In a local run, every replica can
+    read it.
     """
 
     name: str
@@ -120,6 +143,11 @@ class ExtraObject:
     data: Callable[[], Mapping[str, str]]
     """The entries. Muster updates a ConfigMap when they change. A Secret never changes, so its entries may be random keys."""
     kind: Literal["ConfigMap", "Secret"] = "ConfigMap"
+    roles: frozenset[RoleName] | None = None
+    """The roles whose pods mount it. None: all roles."""
+
+    def is_for(self, role: RoleName) -> bool:
+        return self.roles is None or role in self.roles
 
 
 @dataclass(frozen=True)
@@ -173,7 +201,7 @@ class Strategy:
     roles: Mapping[RoleName, RoleRule]
     """The roles by name, in rank order."""
     first_ports: Mapping[str, int] = field(default_factory=dict)
-    """Ports on which only the first replica of the world listens, by name."""
+    """Ports on which only the replica of rank 0 listens, by name."""
     environment: Callable[[TrainingJobSpec, WorldPlan, ReplicaPlan, Addresses], Mapping[str, str]] = no_environment
     """The variables of a replica's trainer container that describe the world to the framework."""
     reserved: frozenset[str] = frozenset()
@@ -212,6 +240,14 @@ class Strategy:
         deciding = [name for name, rule in self.roles.items() if rule.decides_success]
         if len(deciding) != 1:
             raise ValueError(f"strategy {self.name}: one role decides success; {deciding or 'none'} does")
+        [name] = deciding
+        if not self.roles[name].in_world:
+            raise ValueError(
+                f"strategy {self.name}: role {name} decides success and is outside the world, so its failure would not count; "
+                "write in_world=True, and ranked=False if it has no ranks"
+            )
+        if not self.roles[name].default:
+            raise ValueError(f"strategy {self.name}: role {name} decides success, so every job has it; write a default of 1 or more")
 
     @property
     def name(self) -> StrategyName:
@@ -277,13 +313,17 @@ class Strategy:
             role = self.role(spec, name)
             if role is None:
                 continue
-            processes = 1 if rule.single_process else processes_of(role)
+            processes = 1 if rule.single_process or rule.slots else processes_of(role)
+            slots = processes_of(role) if rule.slots else None
             for index in range(role.replicas + (spares if name == self.worker_role else 0)):
-                replicas.append(ReplicaPlan(name, index, processes, size if rule.in_world else None, rule.ports))
-                size += processes if rule.in_world else 0
-        if self.first_ports:
-            replicas[0] = replace(replicas[0], ports={**replicas[0].ports, **self.first_ports})
-        return WorldPlan(tuple(replicas), size=size)
+                rank = size if rule.in_world and rule.ranked else None
+                replicas.append(ReplicaPlan(name, index, processes, rank, rule.ports, slots))
+                size += replicas[-1].ranks
+        plan = WorldPlan(tuple(replicas), size=size)
+        if not self.first_ports:
+            return plan
+        first = replace(plan.first, ports={**plan.first.ports, **self.first_ports})
+        return replace(plan, replicas=tuple(first if each is plan.first else each for each in replicas))
 
 
 def processes_of(role: Role) -> int:

@@ -80,6 +80,8 @@ def _role_problems(name: RoleName, rule: RoleRule, roles: Mapping[RoleName, Role
         yield f"role {name}: minimum is {rule.minimum} and maximum is {rule.maximum}; write 1 <= minimum <= maximum"
     elif rule.default and not rule.minimum <= rule.default <= maximum:
         yield f"role {name}: default is {rule.default}; write 0, or a number from minimum to maximum"
+    if rule.slots and rule.single_process:
+        yield f"role {name}: it has both slots and single_process; write slots=True if its process starts the processes of its ranks"
     scope = rule.restarts_with
     for other in () if isinstance(scope, RestartScope) else scope - roles.keys():
         yield f"role {name}: restarts_with has {other!r}, and roles has no such role"

@@ -28,7 +28,11 @@ def guarded(strategy: Strategy, package: str) -> Strategy:
         return partial(_call, f"strategy {strategy.name} (package {package}): {part}", function, convert)
 
     def objects_of(value: Any) -> list[ExtraObject]:
-        return [replace(extra, data=guard(f"data of object {extra.name}", extra.data, _texts)) for extra in _objects(value)]
+        extras = _objects(value)
+        for extra in extras:
+            if unknown := (extra.roles or frozenset()) - strategy.roles.keys():
+                raise ValueError(f"object {extra.name} is for the roles {', '.join(sorted(unknown))}, and the strategy has no such role")
+        return [replace(extra, data=guard(f"data of object {extra.name}", extra.data, _texts)) for extra in extras]
 
     return replace(
         strategy,

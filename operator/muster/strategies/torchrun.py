@@ -61,7 +61,7 @@ def environment(spec: TrainingJobSpec, plan: WorldPlan, replica: ReplicaPlan, ad
 
     Rendezvous is static: the operator decides on members and ranks, and a change of them is a new attempt. Rank 0 hosts it.
     """
-    first = plan.replicas[0]
+    first = plan.first
     host = addresses.host(first.role, first.index)
     port = str(addresses.port(first.role, first.index, PORT_NAME))
     env = {

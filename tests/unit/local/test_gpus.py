@@ -11,8 +11,8 @@ from muster.strategies.base import ReplicaPlan, WorldPlan
 
 
 def plan(*processes: int) -> WorldPlan:
-    replicas = tuple(ReplicaPlan("worker", index, number, 0, ()) for index, number in enumerate(processes))
-    return WorldPlan(replicas, size=sum(processes))
+    replicas = [ReplicaPlan("worker", index, number, sum(processes[:index])) for index, number in enumerate(processes)]
+    return WorldPlan(tuple(replicas), size=sum(processes))
 
 
 @pytest.mark.parametrize(
@@ -58,6 +58,14 @@ def test_nothing_is_set_without_a_gpu() -> None:
 
 def test_an_evaluator_shares_the_last_gpu() -> None:
     assert share(("0", "1"), plan(1, 1), "evaluator", 0, environ={}) == {VISIBLE: "1", **SHARED}
+
+
+def test_a_launcher_takes_no_gpu_from_the_ranks_that_it_starts() -> None:
+    launcher, *workers = (ReplicaPlan("launcher", 0, 1, None), *(ReplicaPlan("worker", index, 1, 2 * index, slots=2) for index in range(2)))
+    world = WorldPlan((launcher, *workers), size=4)
+    gpus = ("0", "1", "2", "3")
+    assert [share(gpus, world, "worker", index, environ={}) for index in range(2)] == [{VISIBLE: "0,1"}, {VISIBLE: "2,3"}]
+    assert share(gpus, world, "launcher", 0, environ={})[VISIBLE] == "3"
 
 
 def test_the_user_decides_whether_processes_share_a_gpu() -> None:

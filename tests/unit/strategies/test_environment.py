@@ -275,3 +275,41 @@ def test_ranks_are_global_for_a_strategy_that_sets_no_environment() -> None:
     addresses = ClusterAddresses("job", "ns")
     environments = [world_environment(spec, each, strategy=descriptor, plan=plan, attempt=0, addresses=addresses) for each in plan.replicas]
     assert [(each["MUSTER_FIRST_RANK"], each["MUSTER_PROCESSES"]) for each in environments] == [("0", "1"), ("1", "2"), ("3", "2")]
+
+
+LAUNCHED = Strategy(
+    runtime=StrategyRuntime("Own", Framework("Own", package="own")),
+    roles={
+        "launcher": RoleRule(maximum=1, single_process=True, ranked=False, decides_success=True, ports={"control": 7000}),
+        "worker": RoleRule(slots=True, ports={"daemon": 7001}),
+    },
+    first_ports={"meeting": 7002},
+    data_parallel=lambda spec: 1,
+)
+"""A launcher without ranks starts the ranks of its workers through one daemon on each."""
+
+
+def test_a_launcher_has_no_rank_and_the_world_meets_at_the_first_worker() -> None:
+    spec = spec_of("Own", {"worker": {"replicas": 2, "processesPerReplica": 3}})
+    plan = LAUNCHED.plan(spec)
+    addresses = ClusterAddresses("job", "ns")
+    assert plan.size == 6
+    assert plan.size_of([("launcher", 0), ("worker", 1)]) == 3
+    assert plan.first.role == "worker"
+    assert "meeting" in plan.first.ports
+    part = plan.part([("launcher", 0), ("worker", 1)])
+    assert [(each.role, each.index, each.first_rank) for each in part.replicas] == [("launcher", 0, None), ("worker", 1, 0)]
+    assert "meeting" in part.first.ports
+    found = [world_environment(spec, each, strategy=LAUNCHED, plan=plan, attempt=0, addresses=_Ports(addresses)) for each in plan.replicas]
+    assert [(each.get("MUSTER_FIRST_RANK"), each["MUSTER_PROCESSES"]) for each in found] == [(None, "1"), ("0", "1"), ("3", "1")]
+    assert {each["MUSTER_WORLD_ADDRESS"] for each in found} == {"worker-0.job.ns.svc:7001"}
+
+
+class _Ports:
+    """The addresses of a cluster, with the ports of LAUNCHED, which is not installed."""
+
+    def __init__(self, addresses: ClusterAddresses) -> None:
+        self.host = addresses.host
+
+    def port(self, role: str, index: int, name: str) -> int:
+        return LAUNCHED.ports[name]

@@ -83,6 +83,10 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"checks": (lambda *_: ["bad"],)}, "checks[0] failed: TypeError: it returned ['bad'], and must return problems"),
     ({"objects": broken}, "objects failed: KeyError"),
     ({"objects": lambda *_: [ExtraObject("b-c", dict)]}, "the name of object 'b-c' must be at most 15"),
+    (
+        {"objects": lambda *_: [ExtraObject("keys", dict, roles=frozenset({"nobody"}))]},
+        "keys is for the roles nobody",
+    ),
     ({"objects": lambda *_: [ExtraObject("keys", broken)]}, "data of object keys failed: KeyError"),
 ]
 

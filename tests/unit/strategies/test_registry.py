@@ -59,6 +59,7 @@ BAD_DRIVER: list[tuple[dict[str, Any], str]] = [
     ({"default": 2, "maximum": 1}, "default is 2"),
     ({"minimum": 2}, "default is 1"),
     ({"restarts_with": frozenset({"nobody"})}, "restarts_with has 'nobody'"),
+    ({"slots": True, "single_process": True}, "both slots and single_process"),
 ]
 BAD_NAMES = ["", "Driver", "driver_", "driverof13cha", "b-c"]
 
@@ -95,6 +96,18 @@ def test_a_bad_rule_of_a_role_leaves_the_strategy_out(changes: dict[str, Any], r
     added, [refused] = loaded(monkeypatch, own(roles={**ROLES, "driver": replace(ROLES["driver"], **changes)}))
     assert not added
     assert reason in refused
+
+
+@pytest.mark.parametrize(
+    ("rule", "reason"),
+    [
+        (RoleRule(decides_success=True, in_world=False), "outside the world, so its failure would not count; write in_world=True"),
+        (RoleRule(decides_success=True, default=0), "every job has it"),
+    ],
+)
+def test_a_role_that_decides_success_counts(rule: RoleRule, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        replace(OWN, roles={**ROLES, "driver": rule})
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from muster_contract.environment import ReplicaEnvironment, expanded
 from muster_contract.errors import BadConfiguration
+from muster_contract.strategy import RoleRuntime
 from muster_contract.trainer_spec import BatchSpec, InputSpec, TrainerSpec
 from muster_trainer.supervisor.environment import Launch, plan
 from tests.support import descriptors
@@ -101,6 +103,21 @@ def test_a_task_starts_the_bundled_trainer_with_the_variables_of_the_user() -> N
     (launch,) = launches({**BASE, **TORCH})
     assert launch.argv == (sys.executable, "-P", "-m", "muster_trainer.process")
     assert launch.env["OWN"] == "kept"
+
+
+@pytest.mark.parametrize("entry", [{"script": "train.py"}, {"command": ("/bin/true",)}, {"task": "digits"}])
+@pytest.mark.parametrize(("takes_over", "index"), [(True, 0), (True, 1), (False, 1)])
+def test_a_program_of_the_role_may_take_the_place_of_the_users_own(entry: dict[str, Any], takes_over: bool, index: int) -> None:
+    launcher = RoleRuntime(program="own:launch", first_index=1, takes_over=takes_over)
+    environ = {**BASE, **TORCH, "MUSTER_ROLE": "launcher", "MUSTER_INDEX": str(index)}
+    described = spec("DDP", **entry)
+    described = replace(described, strategy=replace(described.strategy, roles={"launcher": launcher}))
+    runs = index == 1 and (takes_over or described.is_bundled)
+    assert described.program_of("launcher", index) == ("own:launch" if runs else None)
+    assert described.program_of("worker", 1) is None
+    if runs:
+        [launch] = plan(environ, ReplicaEnvironment.from_environment(environ), described)
+        assert launch.argv[-2:] == ("-m", "muster_trainer.process")
 
 
 def test_tensorflow_starts_one_process_with_an_unchanged_cluster() -> None:

@@ -18,7 +18,7 @@ from muster_contract.checkpoint_layout import parse_checkpoint_name
 from muster_contract.environment import PREFIX
 from muster_contract.events import Event, encode_event
 from muster_training import session
-from muster_training.place import environment_of
+from muster_training.place import LAUNCHERS, environment_of
 from tests.support.own_loops import own_environment, own_replica
 
 Enter = Callable[..., list[dict[str, Any]]]
@@ -92,6 +92,16 @@ def test_the_rank_of_torchrun_is_used_if_there_is_one() -> None:
     assert environment_of({"MUSTER_RANK": "2"}, replica) == muster.Environment(2, 4, 7, inside=True)
     assert environment_of({"RANK": "9", "WORLD_SIZE": "4"}, replica).rank == 2
     assert not environment_of({}, own_replica(rank=None)).in_world
+
+
+@pytest.mark.parametrize("names", LAUNCHERS)
+def test_the_rank_of_another_launcher_is_used_if_its_world_is_that_of_the_job(names: tuple[str, str]) -> None:
+    variables = {names[0]: "3", names[1]: "4"}
+    daemon = own_replica(first_rank=2, world_size=4, attempt=1)
+    assert environment_of({**variables, "MUSTER_RANK": "2"}, daemon) == muster.Environment(3, 4, 1, inside=True)
+    assert environment_of({**variables, "RANK": "1", "WORLD_SIZE": "4"}, daemon).rank == 1
+    around_the_job = own_replica(first_rank=1, world_size=2)
+    assert environment_of({names[0]: "0", names[1]: "1", "MUSTER_RANK": "1"}, around_the_job) == muster.Environment(1, 2, 0, inside=True)
 
 
 def test_the_next_attempt_reads_the_commit_and_reports_its_resume(tmp_path: Path, enter: Enter) -> None:

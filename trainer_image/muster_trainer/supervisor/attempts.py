@@ -105,7 +105,8 @@ def _live(
     replica = ReplicaEnvironment.from_environment(environ)
     try:
         spec, environ = replica.trainer_spec, unpacked(environ)
-        listener = None if spec.is_bundled else _listener(replica)
+        runs_programs = not spec.is_bundled or spec.program_of(replica.role, replica.index) is not None
+        listener = _listener(replica) if runs_programs else None
         with closing(listener) if listener else nullcontext():
             if listener:
                 environ = {**with_library(environ), **listener.variables, **_status_variables(environ, replica, listener)}
@@ -141,7 +142,8 @@ def _with_trackers(launches: list[Launch], replica: ReplicaEnvironment) -> list[
 
 
 def _listener(replica: ReplicaEnvironment) -> Listener | None:
-    """The listener for events of the user's programs. None if there is no port for it; the programs run all the same."""
+    """The listener for events of the user's programs, which a program of the role may start. None if there is no port for it; the programs
+    run all the same."""
     try:
         return Listener(replica.index if replica.first_rank is None else replica.first_rank)
     except OSError as error:
