@@ -21,7 +21,7 @@ from typing import Any
 
 import psutil
 
-from bench.control_plane import memory, spent, submit, wait_for_pods
+from bench.control_plane import cpu_seconds, memory, submit, wait_for_pods
 from bench.jobs import PODS_PER_JOB, bench_job
 from bench.supervisors import Line, TooManyRequestsError
 from muster_contract.events import Activity
@@ -87,7 +87,7 @@ def measure(folder: Path, *, pods: int, seconds: float) -> dict[str, Any]:
         posting = supervised(cluster, pods)
         assert operator.process
         process = psutil.Process(operator.process.pid)
-        before, idle, begun = spent(process), memory(operator), time.monotonic()
+        before, idle, begun = cpu_seconds(process), memory(operator), time.monotonic()
         tally = asyncio.run(all_of(posting, port=operator.coordination, trusted=operator.trusted(), seconds=seconds))
         elapsed = time.monotonic() - begun
         quantiles = statistics.quantiles(tally.seconds, n=100)
@@ -101,7 +101,10 @@ def measure(folder: Path, *, pods: int, seconds: float) -> dict[str, Any]:
                 "99%": round(quantiles[98], 3),
                 "worst": round(max(tally.seconds), 3),
             },
-            "operator": {"cores": round((spent(process) - before) / elapsed, 2), "memoryMiB": {"before": idle, "after": memory(operator)}},
+            "operator": {
+                "cores": round((cpu_seconds(process) - before) / elapsed, 2),
+                "memoryMiB": {"before": idle, "after": memory(operator)},
+            },
         }
 
 

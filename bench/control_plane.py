@@ -137,14 +137,14 @@ def _unix(stamp: str) -> float:
     return datetime.fromisoformat(stamp).timestamp()
 
 
-def spent(process: psutil.Process) -> float:
+def cpu_seconds(process: psutil.Process) -> float:
     """CPU seconds so far."""
     return float(sum(process.cpu_times()[:2]))
 
 
-def spent_by_server() -> float:
+def cpu_seconds_of_server() -> float:
     """CPU seconds so far of the API server and etcd."""
-    return sum(spent(each) for each in psutil.Process().children(recursive=True) if each.name() in ("kube-apiserver", "etcd"))
+    return sum(cpu_seconds(each) for each in psutil.Process().children(recursive=True) if each.name() in ("kube-apiserver", "etcd"))
 
 
 def direct(cluster: Cluster, kubeconfig: Path, jobs: int) -> Creation:
@@ -152,11 +152,11 @@ def direct(cluster: Cluster, kubeconfig: Path, jobs: int) -> Creation:
     namespace, pods = cluster.namespace("direct"), jobs * PODS_PER_JOB
     command = [sys.executable, "-m", "bench.direct", namespace, str(jobs)]
     environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}
-    before = spent_by_server()
+    before = cpu_seconds_of_server()
     done = subprocess.run(
         command, cwd=Path(__file__).parents[1], env=environment, stdout=subprocess.PIPE, text=True, timeout=TIMEOUT_SECONDS, check=True
     )
-    server = spent_by_server() - before
+    server = cpu_seconds_of_server() - before
     creation = Creation(pods / seconds_until_last_pod(requests_of(cluster, namespace)), float(done.stdout), 1000 * server / pods)
     clear(cluster.admin, namespace)
     return creation
@@ -168,13 +168,13 @@ def creation(cluster: Cluster, operator: OperatorProcess, jobs: int) -> tuple[st
     assert operator.process
     namespace, pods = cluster.namespace("jobs"), jobs * PODS_PER_JOB
     process = psutil.Process(operator.process.pid)
-    begun, before, server = time.time(), spent(process), spent_by_server()
+    begun, before, server = time.time(), cpu_seconds(process), cpu_seconds_of_server()
     submit(cluster.admin, namespace, [bench_job(f"job-{number}", number) for number in range(jobs)])
     wait_for_pods(cluster.admin, namespace, pods)
-    client, server = spent(process) - before, spent_by_server() - server
+    client, server = cpu_seconds(process) - before, cpu_seconds_of_server() - server
     all_in_phase(cluster.admin, namespace, "Running", jobs)
     rate = pods / seconds_until_last_pod(requests_of(cluster, namespace), begun)
-    return namespace, Creation(rate, 1000 * client / pods, 1000 * server / pods), 1000 * (spent(process) - before) / pods
+    return namespace, Creation(rate, 1000 * client / pods, 1000 * server / pods), 1000 * (cpu_seconds(process) - before) / pods
 
 
 def creation_of_waiting(cluster: Cluster, operator: OperatorProcess, jobs: int) -> float:

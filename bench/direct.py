@@ -46,7 +46,7 @@ async def create(namespace: str, jobs: int) -> float:
     coordinator = Coordinator(f"https://{HOST}:8443", authority=new_certificate(HOST, datetime.now(UTC)).certificate)
     manifests = [rendered(namespace, number, coordinator) for number in range(jobs)]
     async with connected() as gateway:
-        spent = time.process_time()
+        began = time.process_time()
         slots = asyncio.Semaphore(AT_ONCE)
 
         async def make(creation: Callable[[Object], Awaitable[object]], manifest: Object) -> None:
@@ -55,7 +55,7 @@ async def create(namespace: str, jobs: int) -> float:
 
         await asyncio.gather(*(make(gateway.create, service) for service, _ in manifests))
         await asyncio.gather(*(make(gateway.create_pod, pod) for _, pods in manifests for pod in pods))
-        return 1000 * (time.process_time() - spent) / (jobs * PODS_PER_JOB)
+        return 1000 * (time.process_time() - began) / (jobs * PODS_PER_JOB)
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ def measure(arguments: argparse.Namespace) -> Measured | None:
             done += 1
             if every and number % every == 0:
                 memory.begin(done, None, lambda _: None)
-        memory.land()
+        memory.finish()
 
     def snapshot_first(steps: int) -> None:
         nonlocal done

@@ -32,6 +32,7 @@ from bench.control_plane import (
     Arrivals,
     all_in_phase,
     clear,
+    cpu_seconds,
     creation,
     direct,
     in_pages,
@@ -40,7 +41,6 @@ from bench.control_plane import (
     requests_of,
     say,
     settled,
-    spent,
     submit,
     wait_for_pods,
     writes_per_job,
@@ -146,11 +146,11 @@ def while_reporting(stage: Stage, options: argparse.Namespace) -> None:
         submit(cluster.admin, namespace, [bench_job(name, number) for number, name in enumerate(names)])
         wait_until(lambda: all(crew.stepped(name, 0) for name in names), "all worlds do a first step", seconds=TIMEOUT_SECONDS)
         time.sleep(options.seconds / 4)  # the first reports have been sent
-        before, spent_before, begun, reports = len(requests_of(cluster, namespace)), spent(process), time.monotonic(), crew.reports
+        before, cpu_before, begun, reports = len(requests_of(cluster, namespace)), cpu_seconds(process), time.monotonic(), crew.reports
         time.sleep(options.seconds)
         seconds = time.monotonic() - begun
         requests = requests_of(cluster, namespace)[before:]
-        cores = (spent(process) - spent_before) / seconds
+        cores = (cpu_seconds(process) - cpu_before) / seconds
         rate = (crew.reports - reports) / seconds
     writes = sum(each["verb"] == "update" and each["objectRef"].get("subresource") == "status" for each in requests)
     statuses = [len(json.dumps(each["status"])) for each in cluster.admin.items(JOBS.format(namespace))]
@@ -178,21 +178,21 @@ def large_job(stage: Stage, options: argparse.Namespace) -> None:
     crew = Crew(cluster.admin, namespace, operator, {LARGE: size})
     what = f"one job of {size}"
     with crew.working():
-        begun, cpu, own = time.monotonic(), spent(process), time.process_time()
+        begun, cpu, own = time.monotonic(), cpu_seconds(process), time.process_time()
         submit(cluster.admin, namespace, [bench_job(LARGE, 0, workers=size)])
         wait_for_pods(cluster.admin, namespace, size)
         results.add(f"{what}: pods made, s", time.monotonic() - begun, goal=f"{size / limit:.1f} s directly")
         results.add(f"{what}: first world, s", stepped(crew, 0) - begun, goal="60 s for 4,096")
-        results.add(f"{what}: CPU s of the operator for it", spent(process) - cpu)
+        results.add(f"{what}: CPU s of the operator for it", cpu_seconds(process) - cpu)
         all_in_phase(cluster.admin, namespace, "Running", 1)
         for attempt, (lost, goal) in enumerate(((1, "3 s for 4,096"), (size // 2, "10 s for 4,096")), start=1):
-            cpu = spent(process)
+            cpu = cpu_seconds(process)
             began, ended = lose(stage, namespace, lost)
             back = stepped(crew, attempt)
             results.add(f"{what}: {lost} lost, s until the next world's first step", back - began, goal=goal)
             if lost > 1:
                 results.add(f"{what}: {lost} lost, s since the last of them", back - ended)
-            results.add(f"{what}: {lost} lost, CPU s of the operator", spent(process) - cpu)
+            results.add(f"{what}: {lost} lost, CPU s of the operator", cpu_seconds(process) - cpu)
             wait_until(partial(came_back, stage, namespace, attempt), "the job runs again", seconds=TIMEOUT_SECONDS)
         results.add(f"{what}: operator's RSS, MiB", memory(operator), "{:.0f}")
         status = cluster.admin.get(f"{JOBS.format(namespace)}/{LARGE}")["status"]

@@ -19,7 +19,7 @@ from dataclasses import replace
 
 from muster_contract.codes import ExitCode
 from muster_contract.events import Activity, Resumed
-from muster_contract.reports import LastWords, Marks, Progress, Report
+from muster_contract.reports import Marks, Progress, Report, TerminationMessage
 from muster_contract.wire import decode, encode
 from muster_trainer.supervisor.reporting import GATHERED, LONGEST_DELAY
 from tests.support.api_server.api import Api, Object
@@ -134,7 +134,7 @@ class Supervisor:
         self.news = asyncio.Event()
         self.ended = asyncio.Event()
         """Set while no process runs. Such a replica does not gather changes."""
-        self._words: LastWords | None = None
+        self._words: TerminationMessage | None = None
         self._words_attempt = -1
         self._sequence = 0
 
@@ -144,7 +144,7 @@ class Supervisor:
         self.waiting, self._words_attempt = True, self.attempt
         self.ended.set()
         self.world.ends(self.attempt)
-        self._words = LastWords(
+        self._words = TerminationMessage(
             code=ExitCode.PEER_LOST,
             reason=ExitCode.PEER_LOST.reason,
             message="Connection closed by peer",
@@ -187,7 +187,7 @@ class Supervisor:
             phase=Activity.STARTING,
             waiting=self.waiting,
             in_place=True,
-            last_words=self._words,
+            termination=self._words,
         )
         stepped = None if self.waiting else self.world.stepped.get(self.attempt)
         if stepped is not None:

@@ -55,7 +55,7 @@ def pages() -> Iterator[tuple[str, str]]:
         "environment.md": ("Environment variables", "The variables in the environment of a replica and its processes", environment()),
         "trainer-spec.md": ("Trainer spec", "The JSON object in `MUSTER_TRAINER`", trainer_spec()),
         "events.md": ("Events", "What a training process writes to its supervisor, one JSON object a line", events()),
-        "reports.md": ("Reports and replies", "The documents between supervisors and the operator, and last words", reports()),
+        "reports.md": ("Reports and replies", "The documents between supervisors and the operator, and termination messages", reports()),
         "exit-codes.md": ("Exit codes", "The exit codes of supervisors, training processes and `muster run`", exit_codes()),
         "notices.md": ("Notices", "Messages for the user, each with a reason", notices()),
         "causes.md": ("Causes", "The causes that `muster explain` shows, in its order, and what to do", causes()),

@@ -57,7 +57,7 @@ class ExitCode(IntEnum):
 
     @property
     def reason(self) -> str:
-        """The name in status and last words: `USER_ERROR` is `UserError`."""
+        """The name in status and termination messages: `USER_ERROR` is `UserError`."""
         return self.name.title().replace("_", "")
 
 

@@ -110,7 +110,7 @@ class ReplicaEnvironment:
     world_address: str | None = wire_field(default=None, doc="Host and port where the first replica of the world listens.")
     standby: bool = wire_field(default=False, doc="`1`: this replica waits until a world takes it in.")
     state_dir: Path = wire_field(default=Path("/run/muster"), doc="Folder that the replica may write.")
-    termination_log: Path = wire_field(default=Path("/dev/termination-log"), doc="File for the last words.")
+    termination_log: Path = wire_field(default=Path("/dev/termination-log"), doc="File for the termination message.")
     coordinator: str | None = wire_field(default=None, doc="Base URL of the coordination channel. Absent: there is no channel.")
     coordinator_authority: str | None = wire_field(
         default=None, doc="PEM certificates that verify the coordinator. Absent: the channel is plain HTTP on one machine."

@@ -12,7 +12,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from muster_contract.events import MAX_ATTEMPT, MAX_NAME, MAX_RANK, MAX_TIME, WORD
-from muster_contract.reports import LastWords
+from muster_contract.reports import TerminationMessage
 from muster_contract.wire import document, wire_field
 
 LOG = "log.txt"
@@ -43,4 +43,4 @@ class ReplicaRecord:
     began: float = wire_field(minimum=0, maximum=MAX_TIME, doc="When its processes were started, in Unix seconds.")
     ended: float = wire_field(minimum=0, maximum=MAX_TIME, doc="When they had ended, in Unix seconds.")
     every_step: bool = wire_field(default=True, doc="Whether the events have every step.")
-    last_words: LastWords | None = wire_field(default=None, doc="How the attempt ended for the replica.")
+    termination: TerminationMessage | None = wire_field(default=None, formerly="lastWords", doc="How the attempt ended for the replica.")

@@ -1,4 +1,4 @@
-"""Reports (supervisor to operator), replies (operator to supervisor), and the last words of a supervisor.
+"""Reports (supervisor to operator), replies (operator to supervisor), and the termination message of a supervisor.
 
 Documents of training processes are not trusted. Numbers, lists and names out of bounds are refused. Text is cut and its control characters
 are escaped, so that the status, Events and logs never contain raw control characters.
@@ -37,8 +37,8 @@ MAX_REPORT = 128 * 1024
 """Bytes of a report. One of 64 processes with all figures has about 90 KiB."""
 MAX_REPLY = 256 * 1024
 """Bytes of a reply. The variables of a world have up to 32 KiB each, and the packed ones up to 128 KiB together."""
-MAX_LAST_WORDS = 4096
-"""Bytes of the last words: Kubernetes keeps no more of a termination message."""
+MAX_TERMINATION_MESSAGE = 4096
+"""Bytes of a termination message: Kubernetes keeps no more."""
 MAX_INTERVAL = 600.0
 MAX_SNAPSHOT_SERVERS = 64
 """Replicas from which a spare copies snapshots. A spare has no room for the parts of more."""
@@ -54,7 +54,7 @@ class ProcessState(StrEnum):
 
 
 @document
-class LastWords:
+class TerminationMessage:
     """How a replica ended: the termination message, one line of JSON.
 
     `code` is the meaning of the end and the exit code of the supervisor; `exit_code` and `signal` are what the first failing process
@@ -186,8 +186,10 @@ class Report:
     )
     ranks: tuple[Pace, ...] = wire_field(default=(), max_items=MAX_PROCESSES, doc="Newest pace of each rank.")
     stacks: tuple[Stack, ...] = wire_field(default=(), max_items=MAX_PROCESSES, doc="Stacks of the processes of a world that hung.")
-    last_words: LastWords | None = wire_field(
-        default=None, doc="Last words about `attempt`. While the supervisor waits for its world, those about the attempt before."
+    termination: TerminationMessage | None = wire_field(
+        default=None,
+        formerly="lastWords",
+        doc="The termination message about `attempt`. While the supervisor waits for its world, that about the attempt before.",
     )
     waiting: bool = wire_field(default=False, doc="Whether no process is left, and the supervisor waits for the next reply with a world.")
     inputs: tuple[InputProgress, ...] = wire_field(
@@ -198,11 +200,11 @@ class Report:
 
     @property
     def startable_attempt(self) -> int | None:
-        """The attempt whose processes the supervisor starts once it gets their world. None if it does not wait. After last words about
-        `attempt` it starts only the next one."""
+        """The attempt whose processes the supervisor starts once it gets their world. None if it does not wait. After a termination
+        message about `attempt` it starts only the next one."""
         if not self.waiting:
             return None
-        return self.attempt + 1 if self.last_words is not None and self.last_words.attempt == self.attempt else self.attempt
+        return self.attempt + 1 if self.termination is not None and self.termination.attempt == self.attempt else self.attempt
 
 
 @document

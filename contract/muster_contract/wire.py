@@ -80,9 +80,18 @@ class Limits:
     convert: Callable[[Any], object] | None = None
 
 
-def wire_field(*, default: Any = MISSING, default_factory: Any = MISSING, name: str | None = None, doc: str = "", **limits: Any) -> Any:
-    """A field with a sentence for the docs, a `name` on the wire if camelCase of its own name does not fit, and `Limits`."""
-    metadata = {"name": name, "doc": doc, "limits": Limits(**limits)}
+def wire_field(
+    *,
+    default: Any = MISSING,
+    default_factory: Any = MISSING,
+    name: str | None = None,
+    formerly: str | None = None,
+    doc: str = "",
+    **limits: Any,
+) -> Any:
+    """A field with a sentence for the docs, a `name` on the wire if camelCase of its own name does not fit, and `Limits`.
+    `formerly` is a name on the wire that is read, too: documents of older releases have it."""
+    metadata = {"name": name, "formerly": formerly, "doc": doc, "limits": Limits(**limits)}
     return dataclasses.field(default=default, default_factory=default_factory, metadata=metadata)
 
 
@@ -101,6 +110,7 @@ class FieldPlan:
 
     name: str
     wire_name: str
+    former_name: str | None
     hint: Any
     limits: Limits
     required: bool
@@ -168,6 +178,7 @@ def _plan(field: dataclasses.Field[Any], hint: Any) -> FieldPlan:
     return FieldPlan(
         name=field.name,
         wire_name=field.metadata.get("name") or re.sub("_+([a-z0-9])", lambda match: match[1].upper(), field.name),
+        former_name=field.metadata.get("formerly"),
         hint=hint,
         limits=limits,
         required=default is MISSING,
@@ -208,7 +219,8 @@ def _decoder(hint: Any, limits: Limits) -> _Decoder:
 
 def _document(cls: type) -> _Decoder:
     plans = fields_of(cls)
-    decoders = {plan.wire_name: (plan.name, plan.decode) for plan in plans}
+    decoders = {plan.former_name: (plan.name, plan.decode) for plan in plans if plan.former_name}
+    decoders |= {plan.wire_name: (plan.name, plan.decode) for plan in plans}
     required = [plan for plan in plans if plan.required]
     defaults = {plan.name: plan.default for plan in plans}
     check = getattr(cls, "__post_init__", None)

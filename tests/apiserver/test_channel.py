@@ -160,7 +160,7 @@ def test_values_out_of_bounds_are_refused_and_counted_and_the_job_continues(jobs
         "progress.samplesPerSecond": {"progress": {**progress(7), "samplesPerSecond": float("nan")}},
         "attempt": {"attempt": 10**12},
         "savedSeconds": {"savedSeconds": float("inf")},
-        "lastWords.step": {"lastWords": {"code": 10, "step": 10**30}},
+        "termination.step": {"termination": {"code": 10, "step": 10**30}},
         "processes": {"processes": [{}] * 349_000},
     }
     for where, content in refused.items():

@@ -137,10 +137,10 @@ def test_clean_pod_policy_none_deletes_no_pod_and_names_the_running_ones(jobs: J
 WORDS = {"code": 20, "reason": "PeerLost", "message": "rank 0: connection reset", "rank": 0, "step": 34, "attempt": 0}
 FAULTS = {
     "a training script that fails": ("application", "UserError", lambda kubelet, pod: kubelet.end(pod, 1)),
-    "a code of the contract without last words": ("application", "UserError", lambda kubelet, pod: kubelet.end(pod, 22)),
+    "a code of the contract without a termination message": ("application", "UserError", lambda kubelet, pod: kubelet.end(pod, 22)),
     "a container that was killed": ("infrastructure", "ProcessKilled", lambda kubelet, pod: kubelet.end(pod, 137)),
     "a container that used too much memory": ("application", "OutOfMemory", lambda kubelet, pod: kubelet.end(pod, 137, reason="OOMKilled")),
-    "last words that say a peer was lost": (
+    "a termination message that says a peer was lost": (
         "infrastructure",
         "PeerLost",
         lambda kubelet, pod: kubelet.end(pod, 20, message=json.dumps(WORDS)),
@@ -187,7 +187,7 @@ def test_a_fault_has_its_class_and_the_next_attempt_waits_for_old_pods_to_end(jo
     assert jobs.status("digits")["restarts"]["total"] == 1
 
 
-def test_last_words_have_the_last_step_of_training(jobs: Jobs, kubelet: Kubelet) -> None:
+def test_a_termination_message_has_the_last_step_of_training(jobs: Jobs, kubelet: Kubelet) -> None:
     words = {**WORDS, "commit": {"step": 30, "path": "step-00000030"}}
     jobs.submit(job("digits", workers=2))
     pods = started(jobs, kubelet, "digits", 2)
@@ -199,7 +199,7 @@ def test_last_words_have_the_last_step_of_training(jobs: Jobs, kubelet: Kubelet)
     assert (status["checkpoint"]["step"], status["checkpoint"]["path"]) == (30, "step-00000030")
 
 
-def test_a_job_that_always_fails_ends_after_its_budget_with_its_last_words(jobs: Jobs, nodes: Nodes) -> None:
+def test_a_job_that_always_fails_ends_after_its_budget_with_its_termination(jobs: Jobs, nodes: Nodes) -> None:
     nodes.ends = lambda pod: 10
     jobs.submit(job("digits", workers=1, recovery={"application": {"limit": 0}}))
     status = jobs.reaches("digits", "Failed")

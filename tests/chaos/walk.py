@@ -25,7 +25,7 @@ DELAY = 0.05
 SHARE = 0.5  # of the time that is walked which the steps take by themselves
 GAPS = (4.0, 25.0)  # seconds between two faults: some befall a world that still recovers
 LEFT_OUT = {"clock-jump", "sigterm-without-enough-grace", *(name for name, fault in FAULTS.items() if fault.source)}
-"""The books would be wrong; grace is the job's, and so are snapshots in memory."""
+"""The counts of restarts would be wrong; grace is the job's, and so are snapshots in memory."""
 RECOVERY = {
     "infrastructure": {"limit": -1},
     "attemptsWithoutProgress": 100,

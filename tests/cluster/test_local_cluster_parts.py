@@ -146,7 +146,7 @@ def test_a_program_that_two_calls_need_is_built_once(tmp_path: Path, monkeypatch
     assert built == ["pause"]
 
 
-def test_a_command_that_fails_says_its_last_words() -> None:
+def test_a_command_that_fails_says_its_termination() -> None:
     with pytest.raises(ClusterError, match=r"ended with 3\nno space"):
         run(["sh", "-c", "echo no space >&2; exit 3"], 10)
 

@@ -205,11 +205,11 @@ def test_a_node_that_thaws_loses_its_pod_and_its_processes_commit_nothing(
     node, name, uid = frozen["spec"]["nodeName"], frozen["metadata"]["name"], frozen["metadata"]["uid"]
     with lost(cluster, node, NODE_FAULTS["frozen"]) as bring_back:
         job.wait_for_step(moment.step + 20, attempt=1, timeout=NODE_LOST_SECONDS)
-        [left] = job.status["leftBehind"]
+        [left] = job.status["orphaned"]
         assert (left["name"], left["uid"], left["node"]) == (name, uid, node)
         assert f"{name}-1" in {pod["metadata"]["name"] for pod in job.pods()}
         bring_back()
-        job.wait_until("the old pod is gone", lambda status: not status.get("leftBehind"))
+        job.wait_until("the old pod is gone", lambda status: not status.get("orphaned"))
         assert uid not in {pod["metadata"]["uid"] for pod in job.pods()}
     check_succeeded(job, like, attempts=2, infrastructure=1)
     muster.wait_until_ready()

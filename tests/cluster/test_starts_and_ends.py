@@ -30,7 +30,7 @@ def test_an_image_that_does_not_exist_is_named_while_the_job_waits_and_fails_it_
 
 @pytest.mark.chaos
 @pytest.mark.timeout(600)
-def test_a_script_that_always_fails_ends_the_job_after_its_budget_with_its_last_words(ground: Ground) -> None:
+def test_a_script_that_always_fails_ends_the_job_after_its_budget_with_its_termination(ground: Ground) -> None:
     ground.kubectl("create", "configmap", "code", "--from-literal=fail.py=raise SystemExit('no data today')")
     trainer = {"script": "fail.py", "code": {"configMap": {"name": "code"}}}
     failing = ground.apply(job("failing", strategy="DDP", trainer=trainer, recovery=RECOVERY))

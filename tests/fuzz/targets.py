@@ -29,7 +29,7 @@ from tests.fuzz.inputs import LONGEST, changed, plain, texts
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 REPORT = b"""{"job": "team/digits", "pod": "digits-worker-0", "role": "worker", "index": 0, "attempt": 1, "jobUid": "u", "podUid": "p",
 "sequence": 7, "processes": [{"rank": 0, "state": "Running"}], "phase": "train", "progress": {"step": 3, "loss": "0.5"}, "notices": [],
-"lastWords": {"code": 1, "reason": "UserError", "message": "x"}, "waiting": false, "ranks": [], "stacks": [], "savedSeconds": 0.5}"""
+"termination": {"code": 1, "reason": "UserError", "message": "x"}, "waiting": false, "ranks": [], "stacks": [], "savedSeconds": 0.5}"""
 MANIFEST = b"""{"step": 3, "epoch": 0, "seed": 0, "samplesSeen": 96, "world": 2, "strategy": "DDP", "attempt": 1,
 "versions": {"torch": "2"}, "identity": {"strategy": "DDP", "batch": {"globalSize": 64}}, "reason": "interval",
 "createdAt": "2026-11-21T10:16:14Z", "format": 1,

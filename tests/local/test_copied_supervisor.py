@@ -88,7 +88,7 @@ def start(copy: Path, run: SupervisorRun, entry: dict[str, Any], **changed: str)
 def test_it_runs_a_command_as_pid_1_of_an_image_that_has_nothing(empty_root: Path, run: SupervisorRun) -> None:
     start_in(empty_root, run, {"command": [*command(COPY), "-c", SHOWS]})
     assert run.wait() == 0, run.err.read_text()
-    assert run.last_words()["code"] == 0
+    assert run.termination_message()["code"] == 0
     _, parent, _ = json.loads(run.out.read_text())
     assert parent == 1
 
@@ -96,7 +96,7 @@ def test_it_runs_a_command_as_pid_1_of_an_image_that_has_nothing(empty_root: Pat
 def test_it_reports_how_a_command_failed_there(empty_root: Path, run: SupervisorRun) -> None:
     start_in(empty_root, run, {"command": [*command(COPY), "-c", "raise SystemExit('no such data')"]})
     assert run.wait() == 10
-    assert (run.last_words()["exitCode"], "no such data" in run.last_words()["message"]) == (1, True)
+    assert (run.termination_message()["exitCode"], "no such data" in run.termination_message()["message"]) == (1, True)
 
 
 def test_it_hands_a_request_to_stop_on(empty_root: Path, run: SupervisorRun) -> None:
@@ -105,13 +105,13 @@ def test_it_hands_a_request_to_stop_on(empty_root: Path, run: SupervisorRun) -> 
     [supervisor] = [each for each in run.members() if each.ppid() == run.pid]
     supervisor.send_signal(signal.SIGTERM)
     assert run.wait() in (21, 22)
-    assert run.last_words()["reason"].startswith("Preempted")
+    assert run.termination_message()["reason"].startswith("Preempted")
 
 
 def test_a_script_needs_a_python_of_the_image(empty_root: Path, run: SupervisorRun) -> None:
     start_in(empty_root, run, {"script": "train.py"})
     assert run.wait() == 11
-    assert run.last_words()["message"].startswith("spec.trainer.script: ")
+    assert run.termination_message()["message"].startswith("spec.trainer.script: ")
 
 
 def test_programs_get_the_environment_of_the_image_as_it_is(copy: Path, run: SupervisorRun) -> None:
@@ -193,7 +193,7 @@ def test_a_program_of_an_image_with_another_python_can_import_the_library(copy: 
     start(copy, run, {"script": str(run.script)}, PATH=python, HOME=str(tmp_path))
     assert run.wait() == 0, run.err.read_text()
     assert f"{copy}/programs/muster_training/__init__.py Environment(rank=0, world=1, attempt=3, inside=True" in run.out.read_text()
-    assert run.last_words()["step"] == 3
+    assert run.termination_message()["step"] == 3
 
 
 @pytest.mark.parametrize("entry", [{"task": "digits"}, {"module": "my.model"}])
@@ -201,7 +201,7 @@ def test_a_task_or_module_needs_an_image_with_the_trainer(copy: Path, run: Super
     start(copy, run, entry, PATH=python_for(tmp_path, "-I", "-S"), HOME=str(tmp_path))
     assert run.wait() == 11
     [field] = entry
-    assert run.last_words()["message"].startswith(f"spec.trainer.{field}: ")
+    assert run.termination_message()["message"].startswith(f"spec.trainer.{field}: ")
 
 
 def test_a_bundled_task_runs_in_an_image_with_the_trainer(copy: Path, run: SupervisorRun, tmp_path: Path) -> None:
@@ -209,4 +209,4 @@ def test_a_bundled_task_runs_in_an_image_with_the_trainer(copy: Path, run: Super
     assert run.popen is not None
     run.popen.wait(180)  # it imports the framework
     assert run.wait() == 11
-    assert "no-such-task" in run.last_words()["message"]
+    assert "no-such-task" in run.termination_message()["message"]

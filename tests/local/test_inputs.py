@@ -230,7 +230,7 @@ def test_a_disk_that_is_too_small_is_a_clear_error_before_anything_is_fetched(hu
     assert hub.downloads() == []
 
 
-def test_a_secret_is_read_from_its_folder_and_last_words_are_written(hub: hubs.Hub, tmp_path: Path) -> None:
+def test_a_secret_is_read_from_its_folder_and_a_termination_message_is_written(hub: hubs.Hub, tmp_path: Path) -> None:
     hub.token = "right"
     words, environ = command(tmp_path, "one")
     environ |= {"MUSTER_INPUTS_SECRETS": str(tmp_path / "secrets"), "MUSTER_TERMINATION_LOG": str(tmp_path / "words")}

@@ -68,7 +68,7 @@ def test_the_bundled_trainer_reads_a_long_variable(run: SupervisorRun, world: di
 def test_a_command_is_not_started_with_a_long_variable(run: SupervisorRun, world: dict[str, str]) -> None:
     run.start(command=["true"], **{LARGE_VARIABLES: world[LARGE_VARIABLES]})
     assert run.wait() == 11
-    assert "spec.trainer.command" in run.last_words()["message"]
+    assert "spec.trainer.command" in run.termination_message()["message"]
 
 
 def test_the_packed_variables_of_an_attempt_end_with_it(run: SupervisorRun, coordinator: Coordinator, world: dict[str, str]) -> None:

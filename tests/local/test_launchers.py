@@ -1,4 +1,4 @@
-"""The last words of torchrun and `accelerate launch` are those of the worker that failed first. With the launchers themselves."""
+"""The termination message of torchrun and `accelerate launch` is that of the worker that failed first. With the launchers themselves."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ SIGKILL = "ended by signal 9 (SIGKILL)"
         pytest.param(ACCELERATE, ["kill"], 137, f"rank 0: {SIGKILL}", id="accelerate and a signal", marks=pytest.mark.thorough),
     ],
 )
-def test_the_last_words_of_a_launcher_are_those_of_the_worker_that_failed(
+def test_the_termination_message_of_a_launcher_are_those_of_the_worker_that_failed(
     tmp_path: Path, launcher: tuple[str, ...], how: list[str], code: int, words: str
 ) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)

@@ -121,7 +121,7 @@ def test_a_module_that_goes_missing_after_steps_were_done_has_the_budget_of_a_fa
 
 
 @pytest.mark.torch
-def test_the_last_words_of_a_torchrun_are_the_error_of_its_worker(local_job: LocalJob) -> None:
+def test_the_termination_message_of_a_torchrun_are_the_error_of_its_worker(local_job: LocalJob) -> None:
     (local_job.folder / "train.py").write_text(
         "import os, time\nif os.environ['RANK'] == '1':\n    raise SystemExit('boom: the data is not there')\ntime.sleep(100)\n"
     )

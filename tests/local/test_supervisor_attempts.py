@@ -41,17 +41,17 @@ def test_a_replica_outlives_its_processes_and_starts_those_of_the_next_attempt(r
     set_reply(coordinator)
     run.start(GIVES_UP, MUSTER_COORDINATOR=coordinator.url)
     ended = coordinator.wait_for_report(lambda report: report.get("waiting"))
-    assert (ended["attempt"], ended["lastWords"]["code"], ended["inPlace"]) == (3, 20, True)
+    assert (ended["attempt"], ended["termination"]["code"], ended["inPlace"]) == (3, 20, True)
     set_reply(coordinator, attempt=4)
     acknowledged = coordinator.wait_for_report(lambda report: report["attempt"] == 4)
     assert (acknowledged["waiting"], acknowledged["processes"]) == (True, None)
-    assert (acknowledged["lastWords"]["attempt"], acknowledged["resumed"], acknowledged["checkpoint"]) == (3, None, None)
+    assert (acknowledged["termination"]["attempt"], acknowledged["resumed"], acknowledged["checkpoint"]) == (3, None, None)
     set_reply(coordinator, attempt=4, world=world(4, 29504))
-    assert coordinator.wait_for_report(lambda report: report.get("waiting") and report["lastWords"]["attempt"] == 4)["attempt"] == 4
+    assert coordinator.wait_for_report(lambda report: report.get("waiting") and report["termination"]["attempt"] == 4)["attempt"] == 4
     set_reply(coordinator, attempt=4, end=True)
     assert run.wait() == 20
     assert run.out.read_text().splitlines() == ["attempt 3 29500", "attempt 4 29504"]
-    assert run.last_words()["attempt"] == 4
+    assert run.termination_message()["attempt"] == 4
 
 
 def test_a_newer_attempt_ends_processes_that_still_run_and_they_are_reaped_before_it_is_acknowledged(
@@ -62,11 +62,11 @@ def test_a_newer_attempt_ends_processes_that_still_run_and_they_are_reaped_befor
     [process] = coordinator.wait_for_report(lambda report: report["processes"])["processes"]
     set_reply(coordinator, attempt=5)
     acknowledged = coordinator.wait_for_report(lambda report: report["attempt"] == 5)
-    assert (acknowledged["waiting"], acknowledged["lastWords"]) == (True, None)
+    assert (acknowledged["waiting"], acknowledged["termination"]) == (True, None)
     assert not psutil.pid_exists(process["pid"])
     os.kill(run.pid, signal.SIGTERM)
     assert run.wait() == 22
-    assert (run.last_words()["attempt"], run.last_words()["message"]) == (5, "ended before attempt 5 began")
+    assert (run.termination_message()["attempt"], run.termination_message()["message"]) == (5, "ended before attempt 5 began")
 
 
 def test_processes_ended_for_a_later_attempt_leave_their_last_step_in_a_report(run: SupervisorRun, coordinator: Coordinator) -> None:
@@ -75,7 +75,7 @@ def test_processes_ended_for_a_later_attempt_leave_their_last_step_in_a_report(r
     coordinator.wait_for_report(lambda report: (report["progress"] or {}).get("step") == 4)
     set_reply(coordinator, attempt=4, graceSeconds=20.0)
     acknowledged = coordinator.wait_for_report(lambda report: report["attempt"] == 4)
-    words = acknowledged["lastWords"]
+    words = acknowledged["termination"]
     assert (words["attempt"], words["code"], words["step"], words["exitCode"], words["signal"]) == (3, 20, 6, None, None)
     set_reply(coordinator, attempt=4, end=True)
     run.wait()
@@ -94,10 +94,10 @@ def test_a_replica_that_is_asked_to_go_and_hears_of_a_later_attempt_while_it_sav
     wait_until(lambda: "saves" in run.out.read_text(), "the save")
     set_reply(coordinator, attempt=4, graceSeconds=20.0)
     assert run.wait() == 21
-    words = run.last_words()
+    words = run.termination_message()
     assert (words["attempt"], words["commit"]["step"]) == (3, 7)
-    last = coordinator.wait_for_report(lambda report: report["lastWords"])
-    assert (last["attempt"], last["lastWords"]["code"]) == (3, 21)
+    last = coordinator.wait_for_report(lambda report: report["termination"])
+    assert (last["attempt"], last["termination"]["code"]) == (3, 21)
 
 
 def test_a_world_that_changes_as_planned_gives_the_processes_time_to_save(run: SupervisorRun, coordinator: Coordinator) -> None:
@@ -121,7 +121,7 @@ def test_processes_that_still_run_when_the_job_is_over_are_ended_and_the_replica
     run.printed("ready")
     set_reply(coordinator, end=True, succeeded=succeeded)
     assert run.wait() == code
-    words = run.last_words()
+    words = run.termination_message()
     assert (words["attempt"], words["exitCode"], words["signal"]) == (3, None, None)
 
 
@@ -133,7 +133,7 @@ def test_a_replica_that_saves_when_the_job_is_over_keeps_what_it_saved_and_is_no
     run.printed("ready")
     set_reply(coordinator, end=True, graceSeconds=20.0)
     assert run.wait() == 20
-    assert commit_of(run.last_words()) == (7, "step-7")
+    assert commit_of(run.termination_message()) == (7, "step-7")
 
 
 RESCUES = """
@@ -178,7 +178,7 @@ if os.environ["RANK"] == "0":
 {RESCUES.replace("WHOLE", "True").replace("time.sleep(0.5)", f"time.sleep({SIBLING_GRACE + 0.5})")}
 """.replace('print("ready", flush=True)', 'pathlib.Path("asks").touch()')
     assert run.start(source, processes=2).wait() == 137
-    words = run.last_words()
+    words = run.termination_message()
     assert (words["rank"], words["signal"], commit_of(words)) == (0, "SIGKILL", (7, "step-7"))
 
 

@@ -64,12 +64,12 @@ def test_each_attempt_leaves_its_events_its_last_lines_and_how_it_ended(
     run.start(STEPS.format(count=3, code=20), processes=2, MUSTER_COORDINATOR=coordinator.url, MUSTER_CHECKPOINT_DIR=str(storage))
     coordinator.wait_for_report(lambda report: report.get("waiting"))
     coordinator.reply = {"attempt": 4, "intervalSeconds": 0.2, "graceSeconds": 0.0, "world": {"MUSTER_ATTEMPT": "4"}}
-    coordinator.wait_for_report(lambda report: report.get("waiting") and report["lastWords"]["attempt"] == 4)
+    coordinator.wait_for_report(lambda report: report.get("waiting") and report["termination"]["attempt"] == 4)
     coordinator.reply = {"attempt": 4, "intervalSeconds": 0.2, "graceSeconds": 0.0, "end": True}
     assert run.wait() == 20
     for attempt in (3, 4):
         record, events, log = left(storage, attempt)
-        assert (record["job"], record["attempt"], record["lastWords"]["code"], record["everyStep"]) == ("default/test", attempt, 20, True)
+        assert (record["job"], record["attempt"], record["termination"]["code"], record["everyStep"]) == ("default/test", attempt, 20, True)
         assert {event["attempt"] for event in events} == {attempt}
         assert sorted((event["rank"], event["step"]) for event in events) == [(rank, step) for rank in (0, 1) for step in (1, 2, 3)]
         assert len(log) == 200
@@ -119,7 +119,7 @@ def test_storage_that_takes_nothing_is_a_line_in_the_log(run: SupervisorRun, tmp
     (tmp_path / "history").write_text("a file")
     assert run.start("", MUSTER_CHECKPOINT_DIR=str(tmp_path)).wait() == 0
     assert "the history of attempt 3 cannot be written" in run.err.read_text()
-    assert run.last_words()["code"] == 0
+    assert run.termination_message()["code"] == 0
 
 
 def test_a_pipe_and_a_link_in_the_storage_neither_hold_the_supervisor_nor_lead_it_elsewhere(run: SupervisorRun, tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_the_history_of_a_job_with_s3_storage_is_there_and_muster_reads_it(
         assert run.wait() == 0
         assert run.err.read_text() == ""
         record, events, log = left(jobs / "job", 3)
-        assert (record["attempt"], record["lastWords"]["code"], len(events), len(log)) == (3, 0, 3, 200)
+        assert (record["attempt"], record["termination"]["code"], len(events), len(log)) == (3, 0, 3, 200)
         kept = sorted(path.name for path in (jobs / "job" / "history").iterdir() if any(path.rglob("log.txt")))
         assert kept == [*older[-(STORED_ATTEMPTS - 1) :], FENCE.format(3)]
 

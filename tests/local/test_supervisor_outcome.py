@@ -1,4 +1,4 @@
-"""The exit codes and the last words of a supervisor."""
+"""The exit codes and the termination message of a supervisor."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from tests.support.texts import absent
 )
 def test_the_exit_code_of_a_process_becomes_the_replicas(run: SupervisorRun, code: int, meaning: int, reason: str) -> None:
     assert run.start(f"{SENDS_AN_EVENT}sys.exit({code})\n").wait() == meaning
-    words = run.last_words()
+    words = run.termination_message()
     assert (words["code"], words["reason"], words["attempt"]) == (meaning, reason, 3)
     assert words["exitCode"] == (code or None)
 
 
 def test_a_process_that_exits_saved_because_its_peers_were_stopped_is_preempted(run: SupervisorRun) -> None:
     assert run.start(f"{SENDS_AN_EVENT}raise SystemExit(21)").wait() == 21
-    assert run.last_words()["reason"] == "Preempted"
+    assert run.termination_message()["reason"] == "Preempted"
 
 
 @pytest.mark.parametrize("code", [10, 11, 20, 21, 22, 30, 31])
 def test_the_codes_of_the_contract_mean_nothing_where_a_program_sends_no_event(run: SupervisorRun, code: int) -> None:
     assert run.start(command=["sh", "-c", f"exit {code}"]).wait() == 10
-    words = run.last_words()
+    words = run.termination_message()
     assert (words["reason"], words["exitCode"]) == ("UserError", code)
 
 
 def test_a_traceback_becomes_the_message_and_its_siblings_are_ended(run: SupervisorRun) -> None:
     source = "import os, time\nif os.environ['RANK'] == '1':\n    raise ValueError('no such column')\ntime.sleep(600)\n"
     assert run.start(source, processes=2).wait() == 10
-    words = run.last_words()
+    words = run.termination_message()
     assert (words["message"], words["rank"], words["exitCode"]) == ("rank 1: ValueError: no such column", 1, 1)
 
 
@@ -57,14 +57,14 @@ def test_a_process_killed_from_outside_is_named_with_its_signal_and_its_sibling_
     pids = {line.split()[3]: int(line.split()[4]) for line in run.out.read_text().splitlines()}
     os.kill(pids["1"], signal.SIGKILL)
     assert run.wait() == 137
-    words = run.last_words()
+    words = run.termination_message()
     assert (words["reason"], words["rank"], words["signal"], words["exitCode"]) == ("ProcessKilled", 1, "SIGKILL", None)
 
 
 def test_a_sibling_that_ignores_sigterm_is_killed(run: SupervisorRun) -> None:
     source = "import os\nif os.environ['RANK'] == '1':\n    raise SystemExit(5)\n" + IGNORES_SIGTERM
     assert run.start(source, processes=2).wait() == 10
-    assert run.last_words()["exitCode"] == 5
+    assert run.termination_message()["exitCode"] == 5
 
 
 ECHO = """
@@ -83,17 +83,17 @@ if os.environ["RANK"] == "1":
 
 def test_a_lost_peer_is_recognised_at_the_end_of_the_output(run: SupervisorRun) -> None:
     assert run.start(ECHO).wait() == 20
-    assert (run.last_words()["reason"], run.last_words()["exitCode"]) == ("PeerLost", 1)
+    assert (run.termination_message()["reason"], run.termination_message()["exitCode"]) == ("PeerLost", 1)
 
 
 def test_a_sibling_that_ends_shortly_after_a_lost_peer_was_seen_is_the_cause(run: SupervisorRun) -> None:
     assert run.start(CAUSE + ECHO, processes=2).wait() == 10
-    assert run.last_words()["message"] == "rank 1: ValueError: mine"
+    assert run.termination_message()["message"] == "rank 1: ValueError: mine"
 
 
 def test_a_script_with_a_syntax_error_gives_one_message_and_no_traceback(run: SupervisorRun) -> None:
     assert run.start("def f(:\n").wait() == 11
-    assert run.last_words()["message"].startswith(f"spec.trainer.script: {run.script}:1: ")
+    assert run.termination_message()["message"].startswith(f"spec.trainer.script: {run.script}:1: ")
     (line,) = run.err.read_text().splitlines()
     assert line.startswith("muster: spec.trainer.script")
     assert run.out.read_text() == ""
@@ -101,7 +101,7 @@ def test_a_script_with_a_syntax_error_gives_one_message_and_no_traceback(run: Su
 
 def test_a_command_that_is_not_there_is_bad_configuration(run: SupervisorRun) -> None:
     assert run.start(command=["no-such-program"]).wait() == 11
-    assert run.last_words()["reason"] == "BadConfiguration"
+    assert run.termination_message()["reason"] == "BadConfiguration"
 
 
 def test_a_command_that_is_no_program_is_bad_configuration(run: SupervisorRun) -> None:
@@ -111,21 +111,21 @@ def test_a_command_that_is_no_program_is_bad_configuration(run: SupervisorRun) -
     assert run.start(command=[str(program)]).wait() == 11
 
 
-def test_a_missing_variable_is_named_in_the_last_words(run: SupervisorRun) -> None:
+def test_a_missing_variable_is_named_in_the_termination(run: SupervisorRun) -> None:
     assert run.start("pass", MUSTER_STRATEGY="").wait() == 11
-    assert "MUSTER_STRATEGY" in run.last_words()["message"]
+    assert "MUSTER_STRATEGY" in run.termination_message()["message"]
     assert "Traceback" not in run.err.read_text()
 
 
 def test_a_state_folder_that_cannot_be_made_is_named(run: SupervisorRun) -> None:
     (run.folder / "file").touch()
     assert run.start("pass", MUSTER_STATE_DIR=str(run.folder / "file" / "state")).wait() == 11
-    assert str(run.folder / "file" / "state") in run.last_words()["message"]
+    assert str(run.folder / "file" / "state") in run.termination_message()["message"]
 
 
 def test_a_termination_log_that_cannot_be_written_changes_nothing_else(run: SupervisorRun) -> None:
     assert run.start("pass", MUSTER_TERMINATION_LOG=str(run.folder / "no" / "log")).wait() == 0
-    assert "last words cannot be written" in run.err.read_text()
+    assert "termination message cannot be written" in run.err.read_text()
 
 
 ENDS_THE_TRAINER = """
@@ -160,7 +160,7 @@ def train_module(run: SupervisorRun, source: str, *, processes: int = 1) -> Supe
 )
 def test_code_of_a_module_that_harms_its_process_has_the_right_outcome(run: SupervisorRun, code: str, meaning: int, message: str) -> None:
     assert train_module(run, ENDS_THE_TRAINER.format(code=code, call=3, rank=0)).wait() == meaning, run.err.read_text()
-    assert message in run.last_words()["message"]
+    assert message in run.termination_message()["message"]
 
 
 @pytest.mark.torch
@@ -169,17 +169,17 @@ def test_a_module_that_ends_any_rank_with_0_has_failed(run: SupervisorRun, call:
     """In the first step, and later. The other rank ends too."""
     source = ENDS_THE_TRAINER.format(code="os._exit(0)", call=call, rank=rank)
     assert train_module(run, source, processes=size).wait() == 10, run.err.read_text()
-    words = run.last_words()
+    words = run.termination_message()
     assert (words["rank"], absent(words["message"], "the training code ended the process", "remove that call")) == (rank, [])
 
 
 @pytest.mark.torch
 def test_a_module_that_ends_the_process_when_it_is_imported_has_failed(run: SupervisorRun) -> None:
     assert train_module(run, "import os\nos._exit(0)").wait() == 10
-    assert "the training code ended the process" in run.last_words()["message"]
+    assert "the training code ended the process" in run.termination_message()["message"]
 
 
 def test_an_unfinished_prompt_is_no_part_of_the_error_after_it(run: SupervisorRun) -> None:
     run.start("input('name? ')")
     assert run.wait() == 10
-    assert run.last_words()["message"] == "rank 0: EOFError: EOF when reading a line"
+    assert run.termination_message()["message"] == "rank 0: EOFError: EOF when reading a line"

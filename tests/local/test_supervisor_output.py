@@ -38,7 +38,7 @@ time.sleep(600)
     ]
     os.kill(run.pid, signal.SIGTERM)
     assert run.wait() == 22
-    assert (run.last_words()["step"], run.last_words()["resumedStep"]) == (4, 3)
+    assert (run.termination_message()["step"], run.termination_message()["resumedStep"]) == (4, 3)
 
 
 def test_garbage_instead_of_events_does_no_harm(run: SupervisorRun) -> None:

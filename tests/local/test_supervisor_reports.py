@@ -34,7 +34,7 @@ time.sleep(600)
 """
 
 
-def test_reports_reach_the_coordinator_and_the_last_one_has_the_last_words(run: SupervisorRun, coordinator: Coordinator) -> None:
+def test_reports_reach_the_coordinator_and_the_last_one_has_the_termination(run: SupervisorRun, coordinator: Coordinator) -> None:
     token = run.folder / "token"
     token.write_text("secret\n")
     run.start(REPORTS, processes=2, MUSTER_COORDINATOR=coordinator.url, MUSTER_TOKEN_FILE=str(token))
@@ -56,13 +56,13 @@ def test_reports_reach_the_coordinator_and_the_last_one_has_the_last_words(run: 
     fingerprint = decode(Fingerprint, report["fingerprints"][1])
     assert (fingerprint.rank, fingerprint.framework, fingerprint.version) == (1, "torch", "2.1")
     assert not report["notices"]
-    assert report["lastWords"] is None
+    assert report["termination"] is None
     os.kill(report["processes"][1]["pid"], signal.SIGKILL)
-    last = coordinator.wait_for_report(lambda report: report["lastWords"])
-    assert last["lastWords"]["code"] == 137
+    last = coordinator.wait_for_report(lambda report: report["termination"])
+    assert last["termination"]["code"] == 137
     assert last["processes"][1] == {**report["processes"][1], "state": "Exited", "signal": "SIGKILL"}
     assert run.wait() == 137
-    assert last["lastWords"] == run.last_words()
+    assert last["termination"] == run.termination_message()
 
 
 def test_reports_come_at_the_interval_although_nothing_changes(run: SupervisorRun, coordinator: Coordinator) -> None:
@@ -105,8 +105,8 @@ for step in range(1, 301):
     begun = time.monotonic()
     assert run.start(source, MUSTER_COORDINATOR=coordinator.url).wait() == 0
     most = 10 + (time.monotonic() - begun) / coordinator.reply["intervalSeconds"]
-    assert run.last_words()["step"] == 300
-    last = coordinator.wait_for_report(lambda report: report["lastWords"])
+    assert run.termination_message()["step"] == 300
+    last = coordinator.wait_for_report(lambda report: report["termination"])
     assert last["progress"]["step"] == 300
     assert last["sequence"] < most
 
@@ -121,7 +121,7 @@ for step in range(1, 61):
     time.sleep(0.02)
 """
     assert run.start(source, MUSTER_COORDINATOR=coordinator.url).wait() == 0
-    last = coordinator.wait_for_report(lambda report: report["lastWords"])
+    last = coordinator.wait_for_report(lambda report: report["termination"])
     assert [(each["rank"] or 0, each["step"], each["ownSeconds"]) for each in last["ranks"]] == [(0, 60, 0.01)]
     assert last["sequence"] < 20, "reports are due for the start and the end, and not for 60 events"
 
@@ -134,12 +134,12 @@ def test_a_token_is_sent_only_to_a_coordinator_that_the_authority_certifies(run:
     assert "certificate verify failed" in run.err.read_text()
     assert coordinator.reports.empty()
     assert run.start("print('done')", MUSTER_COORDINATOR=url, MUSTER_COORDINATOR_AUTHORITY=certificate.certificate).wait() == 0
-    assert coordinator.wait_for_report(lambda report: report["lastWords"])["lastWords"]["code"] == 0
+    assert coordinator.wait_for_report(lambda report: report["termination"])["termination"]["code"] == 0
 
 
 def test_bad_configuration_is_reported_too(run: SupervisorRun, coordinator: Coordinator) -> None:
     assert run.start("def f(:\n", MUSTER_COORDINATOR=coordinator.url).wait() == 11
-    assert coordinator.wait_for_report(lambda report: report["lastWords"])["lastWords"]["code"] == 11
+    assert coordinator.wait_for_report(lambda report: report["termination"])["termination"]["code"] == 11
 
 
 def test_a_coordinator_that_is_away_stops_nothing(run: SupervisorRun) -> None:

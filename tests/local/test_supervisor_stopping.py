@@ -51,7 +51,7 @@ def test_a_request_to_stop_reaches_the_processes_and_what_they_saved_decides(run
     run.printed("ready", times=2)
     os.kill(run.pid, number)
     assert run.wait() == 21
-    assert commit_of(run.last_words()) == (7, "step-7")
+    assert commit_of(run.termination_message()) == (7, "step-7")
 
 
 def test_a_process_that_dies_of_the_request_did_not_save(run: SupervisorRun) -> None:
@@ -59,7 +59,7 @@ def test_a_process_that_dies_of_the_request_did_not_save(run: SupervisorRun) -> 
     run.printed("ready")
     os.kill(run.pid, signal.SIGTERM)
     assert run.wait() == 22
-    assert run.last_words()["signal"] == "SIGTERM"
+    assert run.termination_message()["signal"] == "SIGTERM"
 
 
 def test_a_process_that_ignores_the_request_is_killed_when_the_grace_is_over(run: SupervisorRun) -> None:
@@ -67,7 +67,7 @@ def test_a_process_that_ignores_the_request_is_killed_when_the_grace_is_over(run
     run.printed("ready")
     os.kill(run.pid, signal.SIGTERM)
     assert run.wait() == 22
-    assert "killed when the grace period was over" in run.last_words()["message"]
+    assert "killed when the grace period was over" in run.termination_message()["message"]
 
 
 def test_a_second_request_kills_at_once(run: SupervisorRun) -> None:
@@ -172,5 +172,5 @@ def test_a_full_disk_loses_events_but_not_the_training(run: SupervisorRun) -> No
     run.printed("ready")
     os.kill(run.pid, signal.SIGTERM)
     assert run.wait() == 21
-    assert commit_of(run.last_words()) == (7, "step-7")
+    assert commit_of(run.termination_message()) == (7, "step-7")
     assert run.err.read_text().count("events are being lost: No space left on device") == 1

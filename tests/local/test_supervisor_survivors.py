@@ -80,10 +80,10 @@ class Replica:
         self.reply(attempt, world={"MUSTER_ATTEMPT": str(attempt), "MASTER_PORT": str(29500 + attempt), **changed})
 
     def lose_a_peer(self, attempt: int) -> dict[str, Any]:
-        """Its last words about that attempt."""
+        """Its termination message about that attempt."""
         (self.run.folder / f"lost-{attempt}").touch()
-        report = self.coordinator.wait_for_report(lambda report: report["waiting"] and _attempt_of(report["lastWords"]) == attempt)
-        words: dict[str, Any] = report["lastWords"]
+        report = self.coordinator.wait_for_report(lambda report: report["waiting"] and _attempt_of(report["termination"]) == attempt)
+        words: dict[str, Any] = report["termination"]
         return words
 
     @property

@@ -409,7 +409,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "last-words-acknowledge-all",
         "a world is taken for complete while processes of the attempt before run in it",
         "muster.lifecycle.facts.membership:_reported",
-        lambda original: lambda view, status: status.attempt if view.report and view.report.last_words else original(view, status),
+        lambda original: lambda view, status: status.attempt if view.report and view.report.termination else original(view, status),
         "lifecycle/test_in_place",
     ),
     _mutant(
@@ -423,7 +423,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "last-words-of-the-kept-lost",
         "the lost peer is blamed although the replica that broke has reported it and goes on",
         "facts.failure",
-        "_cause_in_last_words",
+        "_cause_in_termination",
         _always(None),
     ),
     _mutant(
@@ -448,7 +448,7 @@ MUTANTS: tuple[Mutant, ...] = (
         _always(None),
     ),
     _mutant(
-        "left-behind-without-a-fence",
+        "orphaned-without-a-fence",
         "a program without a fence is replaced while it may still write",
         "facts.facts",
         "Facts.is_fenced",

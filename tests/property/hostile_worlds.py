@@ -115,7 +115,7 @@ def reports(attempt: int) -> dict[str, dict[str, Any]]:
             "snapshot": {"step": LARGEST_INT, "bytes": LARGEST_INT},
             "ranks": [pace, {**pace, "rank": 0, "seconds": 0, "ownSeconds": 0}],
         },
-        "ended": {"waiting": True, "inPlace": True, "lastWords": words},
+        "ended": {"waiting": True, "inPlace": True, "termination": words},
         "forged": {"attempt": 999_999_999, "waiting": True, "inPlace": True},
     }
 
@@ -144,7 +144,7 @@ class HostileWorld:
     def _pass(self, *, live: bool) -> Decision:
         admitted = self.admission.admit(self.job)
         job = admitted.job
-        observed = Observed(tuple(self.views), live=live, template_hash=admitted.form, expects_reports=True, gap_seconds=1.0)
+        observed = Observed(tuple(self.views), live=live, template_hash=admitted.template_hash, expects_reports=True, gap_seconds=1.0)
         decision = decide(job, observed, self.now, problems=admitted.problems)
         status = decision.status
         list(events_between(job.status, status))

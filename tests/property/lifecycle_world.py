@@ -26,7 +26,7 @@ from muster.strategies.registry import strategy_of
 from muster.tools.tracing.spans import JOB, spans_between
 from muster_contract.checkpoint_layout import Fence, checkpoint_name
 from muster_contract.events import Commit, Resumed
-from muster_contract.reports import LastWords, Marks, Progress, Report
+from muster_contract.reports import Marks, Progress, Report, TerminationMessage
 
 START = datetime(2026, 11, 21, 10, 0, 0, tzinfo=UTC)
 POLICY = Policy()
@@ -73,8 +73,8 @@ ENDS: dict[str, End] = {
     "storage away": End(INFRASTRUCTURE, exit_code=31, code=31),
     "process killed": End(INFRASTRUCTURE, exit_code=137, code=137),
     "segmentation fault": End(APPLICATION, exit_code=139, code=139),
-    "exit 20 without last words": End(APPLICATION, exit_code=20),
-    "killed without last words": End(INFRASTRUCTURE, exit_code=137),
+    "exit 20 without a termination message": End(APPLICATION, exit_code=20),
+    "killed without a termination message": End(INFRASTRUCTURE, exit_code=137),
     "out of memory": End(APPLICATION, exit_code=137, oom=True),
     "never started": End(INFRASTRUCTURE),
     "evicted": End(PREEMPTION, exit_code=137, reason="Evicted"),
@@ -83,7 +83,7 @@ ENDS: dict[str, End] = {
 }
 DISMISSED = End(None, exit_code=20, code=20)
 """How a supervisor ends whose processes were ended because no attempt follows."""
-STOPPED = ("preempted", "preempted, not saved", "killed without last words", "peer lost", "user error", "completed")
+STOPPED = ("preempted", "preempted, not saved", "killed without a termination message", "peer lost", "user error", "completed")
 """How replicas end that were asked to stop."""
 
 
@@ -107,7 +107,7 @@ class Pod:
     """Its processes train on, but none of its reports reaches anybody."""
     stepped: datetime | None = None
     """When it last reported a step."""
-    said: LastWords | None = None
+    said: TerminationMessage | None = None
     """How its processes last ended, where its supervisor outlived them."""
 
     @property
@@ -227,7 +227,7 @@ class World:
             return
         for name, pod in self.pods.items():
             report, view = pod.view.report, pod.view
-            ended = report and report.waiting and report.last_words and report.last_words.attempt == report.attempt == pod.attempt
+            ended = report and report.waiting and report.termination and report.termination.attempt == report.attempt == pod.attempt
             of_world = self.belongs(pod) == status.attempt and view.role != EVALUATOR and view.deleting is None
             check(not (ended and of_world and self._is_member(view)), "heard", f"{name} has said how it ended, and nothing follows")
 
@@ -330,7 +330,7 @@ class World:
             resumed=newest.resumed if newest else None,
             idle_seconds=self.now.timestamp() - (newest.progress.updated_at or 0) if newest and newest.progress else None,
             waiting=pod.trains is None,
-            last_words=pod.said,
+            termination=pod.said,
             in_place=True,
         )
         pod.sent.append(report)
@@ -343,7 +343,7 @@ class World:
             return
         self._justify(self.belongs(pod), end.justifies)
         pod.trains = None
-        pod.said = LastWords(code=end.code, reason=how, message=how, step=self.steps.get(pod.attempt), attempt=pod.attempt)
+        pod.said = TerminationMessage(code=end.code, reason=how, message=how, step=self.steps.get(pod.attempt), attempt=pod.attempt)
         self.speak(name)
 
     def heed(self, name: str) -> None:
@@ -379,7 +379,7 @@ class World:
         ended_well = end.exit_code == 0
         words = None
         if end.code is not None:
-            words = LastWords(code=end.code, reason=how, message=how, step=self.steps.get(attempt), attempt=attempt)
+            words = TerminationMessage(code=end.code, reason=how, message=how, step=self.steps.get(attempt), attempt=attempt)
         if pod.said and pod.said.attempt == attempt and end.code is not None:  # a supervisor ends with what it has said already
             words, ended_well = pod.said, False
             end = replace(end, exit_code=pod.said.code, justifies=None)
@@ -392,7 +392,7 @@ class World:
             phase=ReplicaPhase.SUCCEEDED if ended_well else ReplicaPhase.FAILED,
             finished=self.now,
             exit_code=end.exit_code,
-            last_words=words,
+            termination=words,
             reason=end.reason,
             oom_killed=end.oom,
             empty=int(pod.view.uid.removeprefix("uid-")) % 3 == 0,
@@ -515,8 +515,8 @@ class World:
         if pod.lives and pod.view.reported is not None:
             self._change(name, reported=self.now)
 
-    def left_behind(self, pod: Pod) -> bool:
-        return any(each.uid == pod.view.uid for each in self.job.status.left_behind)
+    def orphaned(self, pod: Pod) -> bool:
+        return any(each.uid == pod.view.uid for each in self.job.status.orphaned)
 
     def _stands_still(self, pod: Pod) -> bool:
         """Whether its world has lost a member, so that none of it does a step."""
@@ -542,7 +542,7 @@ class World:
                 self._justify_known(pod, INFRASTRUCTURE)
                 self._justify_known(pod, PREEMPTION)
             elif pod.view.due and pod.view.due <= self.now:
-                self.finish(name, "killed without last words")
+                self.finish(name, "killed without a termination message")
                 self.remove(name)
             elif pod.view.report and pod.lives:
                 idle = (self.now - pod.stepped).total_seconds() if pod.stepped and self._stands_still(pod) else 0.0
@@ -598,9 +598,9 @@ class World:
         members = status.world.members if status.world and not action.standby else ()
         suffix = next((member.suffix for member in members if member.replica == (action.role, action.index)), None)
         name = f"digits-{action.role}-{action.index}" + ("" if suffix is None else f"-{suffix}")
-        others = [pod for pod in self.pods.values() if not self.stands_by(pod) and not self.left_behind(pod)]
+        others = [pod for pod in self.pods.values() if not self.stands_by(pod) and not self.orphaned(pod)]
         older = [pod.view.name for pod in others if self.belongs(pod) < action.attempt]
-        check(name not in {each.name for each in status.left_behind}, "names", f"{name} is made, and a pod of this name is left behind")
+        check(name not in {each.name for each in status.orphaned}, "names", f"{name} is made, and a pod of this name is left behind")
         check(not older, "fence", f"{name} of attempt {action.attempt} is made beside older {older}")
         check(action.attempt == status.attempt, "write-ahead", f"{name} is made for {action.attempt}, the status says {status.attempt}")
         check(not status.phase.final, "final", f"{name} is made for a job that has ended")
@@ -618,7 +618,7 @@ class World:
         self.pods[name] = Pod(view, attempt=action.attempt)
         self._remember()
         leaving = {pod.view.name for pod in self.pods.values() if self.stands_by(pod) and pod.view.deleting}
-        leaving |= {pod.view.name for pod in self.pods.values() if self.left_behind(pod)}
+        leaving |= {pod.view.name for pod in self.pods.values() if self.orphaned(pod)}
         count = sum(pod.view.role == action.role and pod.view.name not in leaving for pod in self.pods.values())
         pool = strategy_of(self.job.spec.strategy).pool(self.job.spec)
         spares = self.job.spec.recovery.spares if action.role == WORKER else 0
@@ -727,7 +727,7 @@ def check_written(world: World, old: TrainingJobStatus, new: TrainingJobStatus) 
         world.planned[new.attempt] = {role: len(plan.of(role)) for role in (WORKER, PS, CHIEF, EVALUATOR)}
     world.began.update({record.attempt: record.start_time for record in new.attempts})
     _check_requeued(old, new)
-    _check_left_behind(world, old, new)
+    _check_orphaned(world, old, new)
     _check_records(world, new)
     _check_restarts(world, new)
     _check_grace(old, new)
@@ -810,14 +810,14 @@ def check_root_cause(old: TrainingJobStatus, new: TrainingJobStatus, observed: O
         ended = [view for view in ended if view.phase is ReplicaPhase.FAILED and view.deleting is None]
         if any(view.disruption not in (None, DEVICE_TAINT) or view.reason == "Evicted" for view in ended):
             check(record.failure_class is PREEMPTION, "root cause", f"attempt {record.attempt} was taken away, not {record.reason}")
-        spoken = [view.report.last_words for view in views if view.report and view.report.last_words and view.role != EVALUATOR]
+        spoken = [view.report.termination for view in views if view.report and view.report.termination and view.role != EVALUATOR]
         if any(words.attempt == record.attempt and words.code != 20 for words in spoken):
             check(
                 record.reason is not Reason.PEER_LOST,
                 "root cause",
                 f"attempt {record.attempt} lost more than a peer, as one says that goes on",
             )
-        if any(view.last_words is None or view.last_words.code != 20 for view in ended):
+        if any(view.termination is None or view.termination.code != 20 for view in ended):
             check(record.reason is not Reason.PEER_LOST, "root cause", f"attempt {record.attempt} lost more than a peer")
 
 
@@ -840,13 +840,13 @@ def check_devices(world: World, old: TrainingJobStatus, new: TrainingJobStatus, 
         check(not kept, "device", f"attempt {new.attempt} keeps {kept}, whose devices are unhealthy")
 
 
-def _check_left_behind(world: World, old: TrainingJobStatus, new: TrainingJobStatus) -> None:
+def _check_orphaned(world: World, old: TrainingJobStatus, new: TrainingJobStatus) -> None:
     """Only a pod that does not answer or is overdue is left behind, and only if a fence keeps it from doing harm."""
     has_fences = world.job.spec.trainer.task is not None or (world.library and world.commit > 0)
     fenced = has_fences and strategy_of(world.job.spec.strategy).moves
-    check(fenced or not new.left_behind, "left behind", f"{new.left_behind} are left behind, and no fence stops them")
-    known = {each.uid for each in old.left_behind}
-    for each in new.left_behind:
+    check(fenced or not new.orphaned, "left behind", f"{new.orphaned} are left behind, and no fence stops them")
+    known = {each.uid for each in old.orphaned}
+    for each in new.orphaned:
         pod = next((pod for pod in world.pods.values() if pod.view.uid == each.uid), None)
         answers = pod is not None and each.uid not in known and not pod.frozen and not pod.muted and not _is_overdue(pod, world.now)
         check(not answers, "left behind", f"{each.name} is left behind, and answers")
@@ -862,9 +862,9 @@ def _is_overdue(pod: Pod, now: datetime) -> bool:
 
 def _check_restarts(world: World, status: TrainingJobStatus) -> None:
     """Every failed attempt that has a successor is counted once, in the class that it has now."""
-    books = status.restarts
-    counts = {PREEMPTION: books.preemption_count, INFRASTRUCTURE: books.infrastructure_count, APPLICATION: books.application_count}
-    check(books.total == sum(counts.values()), "counted once", f"total {books.total}, by class {counts}")
+    restarts = status.restarts
+    counts = {PREEMPTION: restarts.preemption_count, INFRASTRUCTURE: restarts.infrastructure_count, APPLICATION: restarts.application_count}
+    check(restarts.total == sum(counts.values()), "counted once", f"total {restarts.total}, by class {counts}")
     expected = {each: sum(cls is each for attempt, cls in world.failed.items() if attempt < status.attempt) for each in FailureClass}
     if status.phase is Phase.FAILED:
         refunded = sum(expected.values()) - sum(counts.values())
@@ -896,9 +896,9 @@ def _check_books(world: World, status: TrainingJobStatus) -> None:
     lived = (world.now - START).total_seconds()
     check(abs(sum(parts.values()) - lived) < 0.002 and min(parts.values()) >= 0, "every second", lambda: f"{parts} of {lived} s")
     for record in status.attempts:
-        spent = record.phases.total_seconds if record.phases else 0.0
+        recovery = record.phases.total_seconds if record.phases else 0.0
         check(
-            spent <= lived and (record.phases is None or min(record.phases.measured.values()) >= 0),
+            recovery <= lived and (record.phases is None or min(record.phases.measured.values()) >= 0),
             "every second",
             f"{record.phases} of {lived} s",
         )
@@ -923,7 +923,7 @@ def _check_entered(world: World, status: TrainingJobStatus) -> None:
 
 
 def _check_given_up(world: World, status: TrainingJobStatus) -> None:
-    """A budget is spent, and not a restart earlier."""
+    """The limit of restarts is reached, and not a restart earlier."""
     reason = next(condition.reason for condition in status.conditions if condition.type == "Failed")
     if reason in (Reason.STARTUP_DEADLINE, Reason.ACTIVE_DEADLINE):
         return
@@ -935,7 +935,7 @@ def _check_given_up(world: World, status: TrainingJobStatus) -> None:
     is_final = newest.attempt > judged and newest.reason is not reason  # the end of a later attempt makes the class final
     if reason is not Reason.BAD_CONFIGURATION and not is_final and world.now < failed.end_time + timedelta(seconds=POLICY.settle_seconds):
         others = [pod for pod in world.pods.values() if world.belongs(pod) == judged and pod.view.role != EVALUATOR]
-        others = [pod for pod in others if not world.left_behind(pod) and not pod.frozen]
+        others = [pod for pod in others if not world.orphaned(pod) and not pod.frozen]
         check(all(pod.trains is None for pod in others), "settled first", f"given up for {reason} while replicas still run")
     total = {each: sum(cls is each for cls in world.failed.values()) for each in FailureClass}
     if reason is Reason.APPLICATION_LIMIT:
@@ -967,7 +967,7 @@ def check_budget(world: World, failed: AttemptRecord) -> None:
 
 def check_standing(world: World) -> None:
     """What must hold between any two events."""
-    members = [pod for pod in world.pods.values() if not world.unaffected(pod) and not world.left_behind(pod)]
+    members = [pod for pod in world.pods.values() if not world.unaffected(pod) and not world.orphaned(pod)]
     attempts = {pod.trains for pod in members if pod.trains is not None and not pod.frozen}
     check(_one_world(world, attempts), "fence", f"attempts {attempts} train at once")
     if not world.in_place:

@@ -154,7 +154,7 @@ class SupervisorRun:
         wait_until(lambda: not self.members(), "the end of the warm parent")
         return code
 
-    def last_words(self) -> dict[str, Any]:
+    def termination_message(self) -> dict[str, Any]:
         lines = self.log.read_text().splitlines()
         assert len(lines) == 1
         document: dict[str, Any] = json.loads(lines[0], object_hook=Document)

@@ -55,7 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that goes on, and a deleted job."""
     folder = tmp_path_factory.mktemp("ui")
     run_directory(folder / "runs" / "digits", steps=40)
-    leave(folder / "storage" / "default" / "gone", attempt=0, lastWords={"code": 10, "reason": "UserError", "message": "ValueError: no"})
+    leave(folder / "storage" / "default" / "gone", attempt=0, termination={"code": 10, "reason": "UserError", "message": "ValueError: no"})
     leave(folder / "storage" / "default" / "gone", attempt=1, steps=range(4, 20))
     return folder
 

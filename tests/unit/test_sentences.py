@@ -109,7 +109,7 @@ def not_valid() -> str:
 def spent_budget() -> str:
     story = running_story(1, recovery={"application": {"limit": 0}})
     last = words(137, "rank 0: ended by signal 9 (SIGKILL)", step=5)
-    story.see(replica(phase="Failed", exit_code=137, oom_killed=True, finished=at(30), last_words=last), seconds=30)
+    story.see(replica(phase="Failed", exit_code=137, oom_killed=True, finished=at(30), termination=last), seconds=30)
     story.see(seconds=90)
     return condition_message(story.status, ConditionType.FAILED)
 
@@ -161,7 +161,7 @@ def recovery() -> str:
     story = running_story(1)
     story.see(replica(report=report(step=7, inPlace=True), reported=at(10)), seconds=10)
     last = {"code": 137, "attempt": 0, "message": "killed", "endedAt": at(10.125).timestamp()}
-    story.see(replica(report=report(step=7, inPlace=True, waiting=True, lastWords=last), reported=at(10.25)), seconds=10.25)
+    story.see(replica(report=report(step=7, inPlace=True, waiting=True, termination=last), reported=at(10.25)), seconds=10.25)
     story.see(replica(report=report(attempt=1, inPlace=True, waiting=True), reported=at(10.5)), seconds=11.25)
     before = story.status
     marks = {"restoring": at(11.55).timestamp(), "resumed": at(11.6).timestamp(), "stepped": at(11.8).timestamp()}
@@ -276,7 +276,7 @@ def summary() -> str:
 
 
 SENTENCES: Mapping[Callable[[], str], str] = {
-    held_back: "attempt 1 begins at 10:00:30 UTC (back-off), after UserError of worker-0: last words",
+    held_back: "attempt 1 begins at 10:00:30 UTC (back-off), after UserError of worker-0: termination message",
     awaited_replicas: "attempt 0 waits for worker-97, worker-99, worker-98 (97 of 100 run): ImagePullBackOff",
     awaited_after_a_failure: "attempt 1 waits for worker-1 (1 of 2 run), after Preempted of worker-1: saved at step 340",
     awaited_older_pods: (

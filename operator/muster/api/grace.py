@@ -8,7 +8,7 @@ from muster.api.spec import MAX_GRACE_SECONDS, TrainingJobSpec
 from muster.api.status import TrainingJobStatus
 
 SECONDS_AFTER_GRACE = 15
-"""Seconds from the end of the grace period until the pod is killed. Last words are written and side-cars end in this time."""
+"""Seconds from the end of the grace period until the pod is killed. The termination message is written and side-cars end in this time."""
 _SPARE_SECONDS = 5
 """Seconds to receive the signal, to end the current step, and to exit."""
 

@@ -26,7 +26,7 @@ from muster_contract.notices import NoticeReason, notice_of
 from muster_contract.wire import LARGEST_INT
 
 MAX_ATTEMPT_RECORDS = 10
-MAX_LEFT_BEHIND = 1000
+MAX_ORPHANED = 1000
 MAX_AWAITED = 4
 LARGEST_FIGURE = 1e300
 """The largest figure that a program may report."""
@@ -248,7 +248,7 @@ class Member(StatusPart):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeftBehind(StatusPart):
+class OrphanedPod(StatusPart):
     """A pod of an older attempt that does not answer and may still exist. A pod with another name has taken its place."""
 
     name: str
@@ -650,7 +650,7 @@ class TrainingJobStatus(StatusPart):
     """Number of the current attempt."""
     world: World | None = None
     """World of the current attempt."""
-    left_behind: Annotated[tuple[LeftBehind, ...], Field(max_length=MAX_LEFT_BEHIND)] = ()
+    orphaned: Annotated[tuple[OrphanedPod, ...], Field(max_length=MAX_ORPHANED)] = ()
     """Pods of older attempts that do not answer and may still exist. Their processes cannot commit, and no world waits for them."""
     workers: str = ""
     """Numbers of running and desired workers, such as 3/4."""

@@ -29,8 +29,8 @@ from muster.control.presets import Presets, problems_with_defaults
 from muster.kubernetes.objects import Object
 from muster.lifecycle.state import is_open, without_contradictions
 from muster.render.defaults import JobDefaults, images_with
-from muster.render.form import form_of
 from muster.render.images import Images
+from muster.render.template_hash import template_hash_of
 from muster.strategies.registry import STRATEGIES
 
 _MOST_REPAIRS = 100
@@ -49,8 +49,8 @@ class Admitted:
     """The defaults that its pods use besides its spec: those of the installation, then those of its preset."""
     images: Images
 
-    form: str
-    """The digest of everything that its pods are rendered from (`render.form`)."""
+    template_hash: str
+    """The digest of everything that its pods are rendered from (`render.template_hash`)."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class _Result:
     """The preset that the current spec names."""
     preset_version: object
     """`Presets.version_of` when the spec was checked."""
-    form: str
+    template_hash: str
 
 
 class Admission:
@@ -97,7 +97,7 @@ class Admission:
             result = self._results[metadata.uid] = self._result(obj, metadata, status, last=result)
         chosen = result.chosen
         job = TrainingJob(metadata=metadata, spec=chosen.spec, status=status)
-        return Admitted(job, result.problems, chosen.defaults, images_with(self._images, chosen.defaults), result.form)
+        return Admitted(job, result.problems, chosen.defaults, images_with(self._images, chosen.defaults), result.template_hash)
 
     def forget(self, uid: str) -> None:
         """Drops the state of a job that is gone."""
@@ -137,7 +137,7 @@ class Admission:
         else:
             chosen = (valid if is_open(status) else None) or version or self._plain(written or _placeholder(obj.get("spec")))
         preset = written.preset if written else None
-        form = form_of(chosen.spec, chosen.defaults)
+        template_hash = template_hash_of(chosen.spec, chosen.defaults)
         return _Result(
             metadata.generation,
             chosen,
@@ -145,7 +145,7 @@ class Admission:
             valid=valid,
             preset=preset,
             preset_version=self._presets.version_of(preset),
-            form=form,
+            template_hash=template_hash,
         )
 
     def _plain(self, spec: TrainingJobSpec) -> _Version:

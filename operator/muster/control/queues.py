@@ -18,7 +18,6 @@ from muster.kubernetes.errors import AlreadyExistsError, ConflictError, NotFound
 from muster.kubernetes.objects import Object, owner_of
 from muster.lifecycle.observed import Observed, QuotaView
 from muster.lifecycle.state import is_open
-from muster.render.form import is_outdated
 from muster.render.gang import chosen
 from muster.render.kueue import (
     Placement,
@@ -38,6 +37,7 @@ from muster.render.kueue import (
     workload,
 )
 from muster.render.kueue_versions import VERSIONS, api_version, priority_class_name
+from muster.render.template_hash import is_outdated
 from muster.strategies.registry import strategy_of
 
 

@@ -193,7 +193,7 @@ class Reconciler:
             refused=refused,
             refusal=brief(Source.REFUSED, "ReplicasRefused", refused) if refused else "",
             claim=claim,
-            template_hash=admitted.form,
+            template_hash=admitted.template_hash,
             expects_reports=True,
             gap_seconds=self._dependencies.reports.longest_gap(self._dependencies.now()),
             report_delay_seconds=delay_seconds(len(self._dependencies.reports)),

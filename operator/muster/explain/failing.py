@@ -334,7 +334,7 @@ GIVEN_UP: tuple[Cause, ...] = rows(
         "remove the cause of the failures, then use muster restart; recovery.attemptsWithoutProgress is the limit",
     ),
     (
-        "BudgetSpent",
+        "BudgetExceeded",
         r"^(?:Preemption|Infrastructure|Application)LimitExceeded: (?P<what>.*)",
         "the job failed too often: {what}",
         "remove the cause of the failures, then use muster restart; spec.recovery has the budgets",

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from muster.api.spec import RoleName
 from muster_contract.inputs import InputProgress
-from muster_contract.reports import LastWords, Report
+from muster_contract.reports import Report, TerminationMessage
 
 Replica = tuple[str, int]
 """Role and index."""
@@ -49,13 +49,13 @@ class ReplicaView:
     """The end of the grace period of a pod whose deletion was requested: its deletionTimestamp."""
     exit_code: int | None = None
     """Exit code of the trainer container; 128+n for signal n."""
-    last_words: LastWords | None = None
+    termination: TerminationMessage | None = None
     report: Report | None = None
     """The newest report of its supervisor."""
     inputs: tuple[InputProgress, ...] = ()
     """What the fetcher of the inputs reports. Empty after the supervisor has reported."""
     fetch_failed: bool = False
-    """Whether the fetcher failed, so that the trainer container never ran. Then `last_words` are those of the fetcher."""
+    """Whether the fetcher failed, so that the trainer container never ran. Then `termination` is that of the fetcher."""
     reported: datetime | None = None
     """When the newest report came."""
     missed_seconds: float = 0.0

@@ -42,7 +42,7 @@ def wake_time(
 
 
 def _begins_acknowledged(old: TrainingJobStatus, status: TrainingJobStatus, facts: Facts) -> bool:
-    """Whether this decision begins an attempt that a replica has acknowledged already, by its last words. It reports nothing more until it
+    """Whether this decision begins an attempt that the termination message of a replica has acknowledged. It reports nothing more until it
     gets the world, so no event follows."""
     if status.attempt == old.attempt or status.world is None:
         return False

@@ -53,7 +53,7 @@ def stop_code(codes: Iterable[int | None], status: TrainingJobStatus) -> ExitCod
 
     `codes` are the exit codes of the replicas that ran at that time. Only the replica that saves reports steps and commits. A replica that
     was killed in an evaluation reports that it did not save, although every step is saved. So the newest commit decides, unless a replica
-    ended without last words, because it may have done steps that it did not report. If no replica ran, every step was reported.
+    ended without a termination message, because it may have done steps that it did not report. If no replica ran, every step was reported.
     """
     ended = set(codes)
     done, total = (status.progress.step, status.progress.total_steps) if status.progress else (0, None)

@@ -22,12 +22,12 @@ from muster.local.launch import Launch
 from muster.local.sweep import REPLICA_MARK, continue_stopped, sweep
 from muster_contract.codes import SIGNAL_BASE
 from muster_contract.programs import why_not_started
-from muster_contract.reports import MAX_LAST_WORDS, LastWords, Report
+from muster_contract.reports import MAX_TERMINATION_MESSAGE, Report, TerminationMessage
 from muster_contract.run_state import RunState, apply
 from muster_contract.wire import parse
 
 MOST_LAST_EVENTS = 1 << 18  # bytes of the events of a killed supervisor that are read
-REAP_SECONDS = 5.0  # added to the grace period, so that a supervisor can reap and write its last words
+REAP_SECONDS = 5.0  # added to the grace period, so that a supervisor can reap and write its termination message
 CLOSE_SECONDS = 5.0  # the longest wait until replicas whose processes were ended have finished
 
 
@@ -70,7 +70,7 @@ class Replica:
     finished: datetime | None = None
     deleting: datetime | None = None
     exit_code: int | None = None
-    last_words: LastWords | None = None
+    termination: TerminationMessage | None = None
     killed_because: str = ""
     last_events: tuple[int | None, RunState] = (None, RunState())
     """If the supervisor was killed: the last attempt and its state, as the events on disk show them. It may have reported less."""
@@ -89,7 +89,7 @@ class Replica:
             finished=self.finished,
             deleting=self.deleting,
             exit_code=self.exit_code,
-            last_words=self.last_words,
+            termination=self.termination,
             message=self.killed_because,
             report=self._completed(received.report) if received else None,
             reported=received.time if received else None,
@@ -209,8 +209,8 @@ class ProcessTable:
         code = await replica.process.wait()
         await asyncio.to_thread(sweep, REPLICA_MARK, replica.identity.uid, grace_seconds=0.0)
         replica.exit_code = code if code >= 0 else SIGNAL_BASE - code
-        replica.last_words = read_last_words(replica.identity.termination)
-        if replica.last_words is None:
+        replica.termination = read_termination_message(replica.identity.termination)
+        if replica.termination is None:
             replica.last_events = last_state(replica.identity.events)
         replica.finished = self._now()
         self._changed()
@@ -221,10 +221,10 @@ class ProcessTable:
             await asyncio.to_thread(sweep, REPLICA_MARK, replica.identity.uid, grace_seconds=0.0)
 
 
-def read_last_words(path: Path) -> LastWords | None:
-    """The last words in the file. None if there are none, or if the file cannot be read."""
+def read_termination_message(path: Path) -> TerminationMessage | None:
+    """The termination message in the file. None if there is none, or if the file cannot be read."""
     try:
-        return parse(LastWords, content_of(path, MAX_LAST_WORDS))
+        return parse(TerminationMessage, content_of(path, MAX_TERMINATION_MESSAGE))
     except (OSError, ValueError):
         return None
 

@@ -1,4 +1,4 @@
-"""Reads the events and last words of an attempt from the run directory. Supervisors write them even if nothing receives their reports."""
+"""Reads the events and termination messages of an attempt from the run directory. Supervisors write them even without an operator."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 from muster.local.event_files import recorded_events
-from muster.local.processes import read_last_words
-from muster_contract.reports import LastWords, Report
+from muster.local.processes import read_termination_message
+from muster_contract.reports import Report, TerminationMessage
 from muster_contract.run_state import RunState, apply, with_state
 
 _LONGEST_INDEX = 6
@@ -32,30 +32,32 @@ def traces_of(run: Path, attempt: int) -> Traces:
             replica = event.role, event.index
             times[replica] = max(times.get(replica, 0.0), event.time)
             states[replica] = apply(states.get(replica, RunState()), event)
-    words = _last_words(run, attempt)
+    termination = _termination_message(run, attempt)
     newest = max(times.values(), default=0.0)
     views = (
-        _view(replica, states.get(replica, RunState()), attempt, words=words.get(replica), end_time=times.get(replica, 0.0))
-        for replica in dict.fromkeys([*states, *words])
+        _view(replica, states.get(replica, RunState()), attempt, termination=termination.get(replica), end_time=times.get(replica, 0.0))
+        for replica in dict.fromkeys([*states, *termination])
     )
     return Traces(tuple(views), datetime.fromtimestamp(newest, UTC) if newest else None)
 
 
-def _last_words(run: Path, attempt: int) -> dict[tuple[str, int], LastWords]:
+def _termination_message(run: Path, attempt: int) -> dict[tuple[str, int], TerminationMessage]:
     by_replica = {}
     for path in run.glob("attempts/*/*/termination.json"):
         role, _, index = path.parent.name.rpartition("-")
-        words = read_last_words(path) if index.isdecimal() and len(index) <= _LONGEST_INDEX else None
-        if words is not None and words.attempt == attempt:
-            by_replica[role, int(index)] = words
+        termination = read_termination_message(path) if index.isdecimal() and len(index) <= _LONGEST_INDEX else None
+        if termination is not None and termination.attempt == attempt:
+            by_replica[role, int(index)] = termination
     return by_replica
 
 
-def _view(replica: tuple[str, int], state: RunState, attempt: int, *, words: LastWords | None, end_time: float) -> ReplicaView:
+def _view(
+    replica: tuple[str, int], state: RunState, attempt: int, *, termination: TerminationMessage | None, end_time: float
+) -> ReplicaView:
     role, index = replica
     label = f"{role}-{index}"
-    report = Report(job="", pod=label, role=role, index=index, attempt=attempt, last_words=words)
+    report = Report(job="", pod=label, role=role, index=index, attempt=attempt, termination=termination)
     ended = datetime.fromtimestamp(end_time, UTC)
-    phase = ReplicaPhase.SUCCEEDED if words is not None and words.code == 0 else ReplicaPhase.FAILED
+    phase = ReplicaPhase.SUCCEEDED if termination is not None and termination.code == 0 else ReplicaPhase.FAILED
     report = with_state(report, state)
-    return ReplicaView(label, label, role, index, attempt, phase, ended, finished=ended, report=report, last_words=words)
+    return ReplicaView(label, label, role, index, attempt, phase, ended, finished=ended, report=report, termination=termination)

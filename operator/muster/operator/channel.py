@@ -120,7 +120,7 @@ class ClusterChannel:
         is_new = self._milestones.get(uid) != milestones
         self._milestones[uid] = milestones
         has_stopped = _has_stopped(report)
-        if report.waiting or report.last_words is not None or (is_new and has_stopped):
+        if report.waiting or report.termination is not None or (is_new and has_stopped):
             self._look_at_once(uid)
         else:
             self._queue.add_after(key, CALM_SECONDS if is_new or has_stopped else PROGRESS_SECONDS)
@@ -166,7 +166,7 @@ def _milestones(report: Report) -> tuple[Any, ...]:
         report.phase,
         report.checkpoint,
         report.resumed,
-        report.last_words,
+        report.termination,
         report.notices,
         _has_stopped(report),
         tuple(report.idle_seconds is not None and report.idle_seconds >= seconds for seconds in STANDSTILLS),

@@ -16,7 +16,6 @@ from typing import Any
 from muster.api.constants import (
     ATTEMPT_LABEL,
     EXCLUDED_NODES_ANNOTATION,
-    FORM_LABEL,
     INDEX_LABEL,
     JOB_NAME_LABEL,
     ROLE_LABEL,
@@ -34,9 +33,10 @@ from muster.kubernetes.objects import Object, owner_of
 from muster.lifecycle.facts.devices import DEVICE_TAINT
 from muster.lifecycle.observed import ClaimView, ReplicaPhase, ReplicaView
 from muster.render.pods import MOST_EXCLUDED
+from muster.render.template_hash import template_hash_in
 from muster.strategies.base import host_name
 from muster_contract.inputs import FETCHER
-from muster_contract.reports import MAX_LAST_WORDS, LastWords
+from muster_contract.reports import MAX_TERMINATION_MESSAGE, TerminationMessage
 from muster_contract.text import printable
 from muster_contract.wire import WireError, parse
 
@@ -87,7 +87,7 @@ def _view(pod: Object, *, role: RoleName, index: int, attempt: int) -> ReplicaVi
     failed_fetch = _failed_fetch(status)
     ended: Mapping[str, Any] = state.get("terminated") or failed_fetch
     disruption = _condition(status, "DisruptionTarget", holds="True")
-    words = _last_words(ended.get("message"))
+    termination = _termination_message(ended.get("message"))
     phase = _phase(status, state)
     reason, message = _reason_and_message(status, state=state, phase=phase)
     node = (pod.get("spec") or {}).get("nodeName") or ""
@@ -104,7 +104,7 @@ def _view(pod: Object, *, role: RoleName, index: int, attempt: int) -> ReplicaVi
         deleting=_deletion_time(metadata),
         due=parse_time(metadata["deletionTimestamp"]) if metadata.get("deletionTimestamp") else None,
         exit_code=ended.get("exitCode"),
-        last_words=words,
+        termination=termination,
         fetch_failed=bool(failed_fetch),
         disruption=printable(disruption.get("reason") or "DisruptionTarget", most=_LONGEST_REASON) if disruption else None,
         reason=printable(reason, most=_LONGEST_REASON),
@@ -112,11 +112,11 @@ def _view(pod: Object, *, role: RoleName, index: int, attempt: int) -> ReplicaVi
         waits_for=_cause_of_wait(reason, message, has_node=bool(node)) if phase is ReplicaPhase.PENDING else "",
         oom_killed=ended.get("reason") == "OOMKilled",
         unhealthy_devices=_unhealthy_devices(status),
-        side_car_runs=_lingers(pod, status, state),
+        side_car_runs=_side_car_runs(pod, status, state),
         closing=_is_closing(pod, status),
         empty=_is_empty(pod, status),
         standby=STANDBY_LABEL in (metadata.get("labels") or {}),
-        template_hash=(metadata.get("labels") or {}).get(FORM_LABEL, ""),
+        template_hash=template_hash_in(metadata),
         node=node,
         placed=_placement_time(status) if node else None,
         unschedulable=not node and _is_unschedulable(status),
@@ -178,7 +178,7 @@ def _of_disruption(status: Mapping[str, Any], disruption: Mapping[str, Any]) -> 
     return f"{message} ({among}{', '.join(each[:_LONGEST_DEVICE] for each in devices)})" if devices else message
 
 
-def _lingers(pod: Object, status: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
+def _side_car_runs(pod: Object, status: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
     """Whether a side-car among the containers outlives the trainer container. Side-cars among the init containers do not count, because the
     kubelet ends them when all others have ended (`_is_closing`)."""
     if not state.get("terminated") or status.get("phase") in ("Succeeded", "Failed"):
@@ -210,7 +210,7 @@ def _reason_and_message(status: Mapping[str, Any], *, state: Mapping[str, Any], 
     termination = (state.get("terminated") or {}).get("message") or ""
     reason, message = (
         status.get("reason") or "",
-        status.get("message") or (_end_of(termination) if _last_words(termination) is None else ""),
+        status.get("message") or (_end_of(termination) if _termination_message(termination) is None else ""),
     )
     init = _failed_init(status)
     if init and not reason and not state.get("terminated"):
@@ -220,7 +220,7 @@ def _reason_and_message(status: Mapping[str, Any], *, state: Mapping[str, Any], 
 
 def _end_of(text: str) -> str:
     """The last lines of a log as one line. A command without a supervisor leaves the end of its log, which usually has the error."""
-    return " | ".join([line.strip() for line in text[-MAX_LAST_WORDS:].splitlines() if line.strip()][-_LAST_LINES:])
+    return " | ".join([line.strip() for line in text[-MAX_TERMINATION_MESSAGE:].splitlines() if line.strip()][-_LAST_LINES:])
 
 
 def _waits_for(status: Mapping[str, Any], state: Mapping[str, Any]) -> tuple[str, str]:
@@ -288,10 +288,10 @@ def _condition(status: Mapping[str, Any], kind: str, *, holds: str) -> Mapping[s
     return next((each for each in conditions if each.get("type") == kind and each.get("status") == holds), None)
 
 
-def _last_words(message: str | None) -> LastWords | None:
-    """The supervisor's last words. None if the termination message is empty or something else."""
+def _termination_message(message: str | None) -> TerminationMessage | None:
+    """The termination message, if the supervisor wrote it."""
     try:
-        return parse(LastWords, message) if message and len(message) <= MAX_LAST_WORDS else None
+        return parse(TerminationMessage, message) if message and len(message) <= MAX_TERMINATION_MESSAGE else None
     except WireError:
         return None
 

@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from muster.api.constants import FORM_LABEL
+from muster.api.constants import TEMPLATE_HASH_LABEL
 from muster.api.job import TrainingJob
 from muster.api.spec import GangMode
 from muster.render.defaults import JobDefaults
-from muster.render.form import digest_of
 from muster.render.pods import labels_of, owner_of
+from muster.render.template_hash import digest_of
 from muster.strategies.registry import strategy_of
 
 PLURAL = "podgroups"
@@ -123,7 +123,7 @@ def identity(job: TrainingJob, scheduler: GangScheduler) -> dict[str, Any]:
 def pod_group(job: TrainingJob, scheduler: GangScheduler, *, count: int, priority_class: str) -> dict[str, Any]:
     """The manifest of the job's PodGroup. The scheduler places `count` pods at once or none."""
     owner, spec = owner_of(job), scheduler.spec(job, priority_class)
-    labels = {**labels_of(job), FORM_LABEL: digest_of(spec)}
+    labels = {**labels_of(job), TEMPLATE_HASH_LABEL: digest_of(spec)}
     base = identity(job, scheduler)
     metadata = {**base["metadata"], "labels": labels, **({"ownerReferences": [owner]} if owner else {})}
     return {**base, "metadata": metadata, "spec": _merged(spec, scheduler.minimum, count)}

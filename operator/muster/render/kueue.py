@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from muster.api.constants import FORM_LABEL
+from muster.api.constants import TEMPLATE_HASH_LABEL
 from muster.api.job import TrainingJob
 from muster.api.spec import RoleName
 from muster.api.status import TrainingJobStatus
 from muster.render.addresses import ClusterAddresses
 from muster.render.defaults import JobDefaults
-from muster.render.form import digest_of
 from muster.render.gang import priority_class_of
 from muster.render.images import Images
 from muster.render.kueue_versions import api_version, with_priority_class, without_version
 from muster.render.manifests import plans_of, render_replica
 from muster.render.pods import labels_of, owner_of
+from muster.render.template_hash import digest_of
 from muster.strategies.registry import strategy_of
 
 PODS_READY = "PodsReady"
@@ -81,7 +81,7 @@ def workload(job: TrainingJob, images: Images, defaults: Sequence[JobDefaults], 
         pod_sets.append({"name": pod_set_of(role), **counts, "template": {"spec": _requirements(pod["spec"])}})
     spec: dict[str, Any] = {"queueName": job.spec.scheduling.queue, "podSets": pod_sets}
     spec = with_priority_class(spec, priority_class_of(job, defaults), version)
-    labels = {**labels_of(job), FORM_LABEL: digest_of(without_version(spec))}
+    labels = {**labels_of(job), TEMPLATE_HASH_LABEL: digest_of(without_version(spec))}
     owner, base = owner_of(job), identity(job, version)
     metadata = {**base["metadata"], "labels": labels, **({"ownerReferences": [owner]} if owner else {})}
     return {**base, "metadata": metadata, "spec": spec}

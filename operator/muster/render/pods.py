@@ -11,7 +11,6 @@ from muster.api.constants import (
     API_VERSION,
     ATTEMPT_LABEL,
     EXCLUDED_NODES_ANNOTATION,
-    FORM_LABEL,
     INDEX_LABEL,
     JOB_NAME_LABEL,
     JOB_UID_LABEL,
@@ -19,6 +18,7 @@ from muster.api.constants import (
     ROLE_LABEL,
     STANDBY_LABEL,
     SUPERVISOR_CONTAINER,
+    TEMPLATE_HASH_LABEL,
     TRAINER_CONTAINER,
 )
 from muster.api.job import TrainingJob
@@ -40,10 +40,10 @@ from muster.render.environment import (
     uid_of,
 )
 from muster.render.filling import fill
-from muster.render.form import form_of
 from muster.render.images import Images
 from muster.render.inputs import fetcher_of, with_fetcher
 from muster.render.merge import MergeError, strategic_merge
+from muster.render.template_hash import template_hash_of
 from muster.render.trainer import COPY_SUPERVISOR, SUPERVISOR_PATH, command_of, fetcher_image, image_of, memory_of
 from muster.strategies.base import Addresses, Placement, ReplicaPlan, Strategy, host_name
 from muster.strategies.registry import is_reserved_env
@@ -130,7 +130,7 @@ def pod_of(
             ROLE_LABEL: replica.role,
             INDEX_LABEL: str(replica.index),
             ATTEMPT_LABEL: str(attempt),
-            FORM_LABEL: form_of(job.spec, defaults),
+            TEMPLATE_HASH_LABEL: template_hash_of(job.spec, defaults),
             **({STANDBY_LABEL: "true"} if standby else {}),
         },
         owner=owner_of(job),
@@ -180,7 +180,7 @@ def pod_of(
     node_cache = next((each.node_cache for each in defaults if each.node_cache), None)
     pod = with_fetcher(_with_like_resources(pod), job, replica.role, node_cache=node_cache)
     pod = _avoiding(pod, [node.name for node in job.status.avoided_nodes])
-    pod = _excluding(pod, sorted({each.node for each in job.status.left_behind if each.node})[:MOST_EXCLUDED])
+    pod = _excluding(pod, sorted({each.node for each in job.status.orphaned if each.node})[:MOST_EXCLUDED])
     if standby and job.spec.recovery.spares:
         pod = _apart(pod, job)
     topology = job.spec.scheduling.topology

@@ -58,7 +58,7 @@ REPORT: dict[str, Any] = {
     "evaluation": None,
     "fingerprints": [{"rank": 0, "framework": "torch", "version": "2.15.0"}],
     "notices": [{"reason": "InputStalled", "message": "a notice"}],
-    "lastWords": {"code": 137, "reason": "ProcessKilled", "message": "killed", "exitCode": None, "signal": "SIGKILL", "commit": None},
+    "termination": {"code": 137, "reason": "ProcessKilled", "message": "killed", "exitCode": None, "signal": "SIGKILL", "commit": None},
     "fieldOfTheFuture": {"any": "thing"},
 }
 
@@ -339,8 +339,8 @@ def test_a_newer_report_of_the_pod_ends_the_wait_of_the_older_one() -> None:
 
 
 @pytest.mark.usefixtures("_patient")
-def test_a_report_with_last_words_is_held_until_the_next_world() -> None:
-    waiter, ended = Waiter(), {"lastWords": {"code": 20, "attempt": 3}}
+def test_a_report_with_termination_is_held_until_the_next_world() -> None:
+    waiter, ended = Waiter(), {"termination": {"code": 20, "attempt": 3}}
 
     async def scenario(client: ClientSession) -> None:
         post = asyncio.create_task(waiter.post(client, **ended))
@@ -356,7 +356,7 @@ def test_a_report_with_last_words_is_held_until_the_next_world() -> None:
         assert (attempt, seconds < LONGEST_LONG_POLL) == (4, True)
         received = waiter.server.reports.of("pod")
         assert received is not None
-        state = (received.report.attempt, received.report.waiting, received.report.last_words, received.report.progress)
+        state = (received.report.attempt, received.report.waiting, received.report.termination, received.report.progress)
         assert state == (4, False, None, None), "its processes may run from now on"
         assert (waiter.server.reports.waiting, received.report.index) == (0, 0)
         waiter.attempt = 5
@@ -436,8 +436,8 @@ OUT_OF_BOUNDS: dict[str, dict[str, Any]] = {
     "evaluation.step": {"evaluation": {"step": 10**30}},
     "evaluation.metrics": {"evaluation": {"step": 1, "metrics": {str(number): 0.0 for number in range(65)}}},
     "evaluation.metrics.loss": {"evaluation": {"step": 1, "metrics": {"loss": float("inf")}}},
-    "lastWords.step": {"lastWords": {"code": 10, "step": 10**30}},
-    "lastWords.attempt": {"lastWords": {"code": 10, "attempt": 10**12}},
+    "termination.step": {"termination": {"code": 10, "step": 10**30}},
+    "termination.attempt": {"termination": {"code": 10, "attempt": 10**12}},
     "savedSeconds": {"savedSeconds": float("inf")},
     "idleSeconds": {"idleSeconds": float("nan")},
     "marks.stepped": {"marks": {"stepped": 1e300}},
@@ -517,7 +517,7 @@ def test_long_text_is_cut_and_its_control_characters_are_escaped() -> None:
         "notices": [{"reason": dirty, "message": dirty}],
         "phase": dirty,
         "checkpoint": {"step": 1, "path": dirty},
-        "lastWords": last,
+        "termination": last,
         "evaluation": {"step": 1, "metrics": {dirty: 1.0}},
         "stacks": [{"attempt": 0, "frames": ["one\ntwo\x1b"]}],
         "fingerprints": [{"rank": 0, "version": dirty, "libraries": {dirty: dirty}, "devices": [dirty], "threads": 4}],

@@ -10,7 +10,7 @@ from muster.api.job import TrainingJob
 from muster.channel.replies import reply_basis, reply_to
 from muster.render.addresses import addresses_of
 from muster_contract.inputs import InputProgress
-from muster_contract.reports import MAX_SNAPSHOT_SERVERS, LastWords, Reply, Report, SnapshotServer
+from muster_contract.reports import MAX_SNAPSHOT_SERVERS, Reply, Report, SnapshotServer, TerminationMessage
 
 WORLD = {
     "attempt": 2,
@@ -51,14 +51,14 @@ def test_only_waiting_members_of_a_complete_world_get_it() -> None:
 
 
 def test_ended_processes_are_not_started_again_in_the_same_attempt() -> None:
-    assert reply_for(last_words=LastWords(20, attempt=2)).world is None
-    assert reply_for(last_words=LastWords(20, attempt=1)).world is not None
+    assert reply_for(termination=TerminationMessage(20, attempt=2)).world is None
+    assert reply_for(termination=TerminationMessage(20, attempt=1)).world is not None
 
 
-def test_a_replica_gets_the_world_that_follows_its_last_words() -> None:
-    reply = reply_for(attempt=1, last_words=LastWords(20, attempt=1))
+def test_a_replica_gets_the_world_that_follows_its_termination() -> None:
+    reply = reply_for(attempt=1, termination=TerminationMessage(20, attempt=1))
     assert (reply.attempt, reply.world is not None) == (2, True)
-    assert reply_for(attempt=0, last_words=LastWords(20, attempt=0)).world is None, "it may have processes of attempt 1"
+    assert reply_for(attempt=0, termination=TerminationMessage(20, attempt=0)).world is None, "it may have processes of attempt 1"
 
 
 def test_a_supervisor_of_a_failed_job_ends() -> None:

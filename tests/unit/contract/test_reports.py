@@ -52,3 +52,10 @@ def test_properties_of_any_simple_type_become_texts(sent: dict[str, Any], proper
 def test_other_properties_are_refused(sent: dict[str, Any]) -> None:
     with pytest.raises(WireError, match=r"fingerprints\[0\]"):
         report(fingerprints=[sent])
+
+
+def test_a_report_of_an_older_release_has_its_termination_message_under_the_older_name() -> None:
+    old = {"job": "default/a", "pod": "a-worker-0", "role": "worker", "index": 0, "attempt": 1, "lastWords": {"code": 20, "attempt": 1}}
+    termination = decode(Report, old).termination
+    assert termination is not None
+    assert (termination.code, termination.attempt) == (20, 1)

@@ -111,7 +111,7 @@ def test_a_changed_preset_reaches_a_running_job_and_its_pods_get_another_form() 
     assert presets.update([preset()])
     after = judge.admit(obj(NAMED, status=READY))
     assert (gpus(after), after.problems) == ("8", ())
-    assert after.form != before.form
+    assert after.template_hash != before.template_hash
 
 
 def test_a_starting_world_keeps_the_old_version_of_its_preset() -> None:
@@ -121,7 +121,7 @@ def test_a_starting_world_keeps_the_old_version_of_its_preset() -> None:
     for objects in ([preset()], []):
         presets.update(objects)
         same = judge.admit(obj(NAMED, status=STARTING))
-        assert (same.form, same.defaults, same.problems) == (before.form, before.defaults, ())
+        assert (same.template_hash, same.defaults, same.problems) == (before.template_hash, before.defaults, ())
     presets.update([preset()])
     assert gpus(judge.admit(obj(NAMED, status=READY))) == "8"
 
@@ -132,7 +132,7 @@ def test_a_running_job_keeps_its_deleted_preset_and_becomes_invalid() -> None:
     before = judge.admit(obj(NAMED))
     presets.update([])
     after = judge.admit(obj(NAMED, status=READY))
-    assert (gpus(after), after.form) == ("2", before.form)
+    assert (gpus(after), after.template_hash) == ("2", before.template_hash)
     assert [each.field for each in after.problems] == ["spec.preset"]
     again = admission(presets).admit(obj(NAMED, status=READY))
     assert again.problems, "an operator that has never seen the preset starts nothing without it"

@@ -284,7 +284,12 @@ TABLE: list[tuple[str, Source, str, str]] = [
     ("ProcessKilled", A, "ProcessKilled", "ended by signal 8"),
     ("DeadlinePassed", E, "ActiveDeadlineExceeded", "the job did not end within 60 s"),
     ("NoProgress", E, "NoProgress", "5 attempts in a row did no new step; worker-0: x"),
-    ("BudgetSpent", E, "ApplicationLimitExceeded", "the budget of 3 restarts after failures of class Application is used up; worker-0: x"),
+    (
+        "BudgetExceeded",
+        E,
+        "ApplicationLimitExceeded",
+        "the budget of 3 restarts after failures of class Application is used up; worker-0: x",
+    ),
     ("Failed", E, "RepeatedError", "the same error twice in a row at the same step: x"),
     ("StartupDeadline", E, "StartupDeadlineExceeded", "not all replicas ran within 1800 s: worker-1 (1 of 2 run)"),
     ("NodeNotReady", T, "NodeNotReady", "node-1: Kubelet stopped posting node status."),

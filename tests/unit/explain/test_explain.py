@@ -234,7 +234,7 @@ FIRST: dict[str, tuple[Snapshot, list[str]]] = {
         ["MemoryFull", "HeldBack"],
     ),
     "a job that has recovered": (of({**RUNNING, "attempts": [FAILED_BEFORE]}, pod(status=RUNS)), ["Running", "-MemoryFull"]),
-    "a failed job with a spent budget": (
+    "a failed job that has used up its restarts": (
         of(
             {
                 "phase": "Failed",
@@ -244,7 +244,7 @@ FIRST: dict[str, tuple[Snapshot, list[str]]] = {
                 ],
             }
         ),
-        ["MemoryFull", "BudgetSpent"],
+        ["MemoryFull", "BudgetExceeded"],
     ),
     "a job that never started": (
         never_started({"kind": "Container", "reason": "ErrImagePull", "message": "own:1: not found"}),

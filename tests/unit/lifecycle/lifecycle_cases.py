@@ -15,7 +15,7 @@ from muster.lifecycle.actions import CreateReplica, Decision, DeleteReplica
 from muster.lifecycle.decide import decide
 from muster.lifecycle.observed import Observed, ReplicaPhase, ReplicaView
 from muster.lifecycle.policy import DEFAULT_POLICY, Policy
-from muster_contract.reports import LastWords, Report
+from muster_contract.reports import Report, TerminationMessage
 from muster_contract.wire import decode, encode
 
 T0 = datetime(2026, 11, 21, 10, 0, 0, tzinfo=UTC)
@@ -39,8 +39,8 @@ def replica(label: str = "worker-0", *, phase: str = "Running", attempt: int = 0
     return ReplicaView(f"digits-{label}", uid, role, int(index), attempt, ReplicaPhase(phase), created, **changes)
 
 
-def words(code: int, message: str = "last words", **more: Any) -> LastWords:
-    return decode(LastWords, {"code": code, "message": message, **_document(more)})
+def words(code: int, message: str = "termination message", **more: Any) -> TerminationMessage:
+    return decode(TerminationMessage, {"code": code, "message": message, **_document(more)})
 
 
 def _document(fields: dict[str, Any]) -> dict[str, Any]:
@@ -48,10 +48,12 @@ def _document(fields: dict[str, Any]) -> dict[str, Any]:
     return {to_camel(name): encode(value) if is_dataclass(value) else value for name, value in fields.items()}
 
 
-def failed(label: str = "worker-0", code: int = 10, *, seconds: float = 60, message: str = "last words", **changes: Any) -> ReplicaView:
-    """A replica that ended without a request, with last words."""
+def failed(
+    label: str = "worker-0", code: int = 10, *, seconds: float = 60, message: str = "termination message", **changes: Any
+) -> ReplicaView:
+    """A replica that ended without a request, with a termination message."""
     step = changes.pop("step", None)
-    return replica(label, phase="Failed", finished=at(seconds), exit_code=code, last_words=words(code, message, step=step), **changes)
+    return replica(label, phase="Failed", finished=at(seconds), exit_code=code, termination=words(code, message, step=step), **changes)
 
 
 def report(label: str = "worker-0", *, attempt: int = 0, step: int | None = None, at_second: float | None = None, **more: Any) -> Report:

@@ -26,14 +26,14 @@ def test_the_delay_doubles_with_each_attempt_without_progress(failure_class: Fai
     subject = job()
     facts = read(subject, Observed(), at(0))
     for without_progress, expected in enumerate(delays):
-        books = replace(subject.status.restarts, without_progress=without_progress)
-        assert budget.delay(replace(subject.status, restarts=books), facts, failure_class) == expected
+        restarts = replace(subject.status.restarts, without_progress=without_progress)
+        assert budget.delay(replace(subject.status, restarts=restarts), facts, failure_class) == expected
 
 
 def test_the_delay_of_a_very_long_crash_loop_is_bounded() -> None:
     subject = job()
-    books = replace(subject.status.restarts, without_progress=100_000)
-    status = replace(subject.status, restarts=books)
+    restarts = replace(subject.status.restarts, without_progress=100_000)
+    status = replace(subject.status, restarts=restarts)
     assert budget.delay(status, read(subject, Observed(), at(0)), FailureClass.APPLICATION) == 300
 
 
@@ -117,10 +117,10 @@ def test_a_world_that_a_late_cause_completes_waits_for_the_back_off() -> None:
     """A peer reports the loss of its connection first. The worker that failed then reports its error and acknowledges the next attempt at
     once."""
     story = running_story()
-    lost = report("worker-1", in_place=True, waiting=True, last_words=words(20, "its peers are gone", attempt=0))
+    lost = report("worker-1", in_place=True, waiting=True, termination=words(20, "its peers are gone", attempt=0))
     story.see(replica("worker-0", report=report("worker-0", in_place=True)), replica("worker-1", report=lost), seconds=60)
     assert (story.status.attempt, story.status.next_attempt_time) == (1, None)
-    error = report("worker-0", attempt=1, in_place=True, waiting=True, last_words=words(10, "an error of the program", attempt=0))
+    error = report("worker-0", attempt=1, in_place=True, waiting=True, termination=words(10, "an error of the program", attempt=0))
     views = (replica("worker-0", report=error), replica("worker-1", report=replace(lost, attempt=1)))
     story.see(*views, seconds=60.2)
     assert story.status.attempts[0].failure_class is FailureClass.APPLICATION

@@ -150,9 +150,9 @@ def test_a_corrected_class_moves_a_restart_to_the_other_budget() -> None:
     assert (story.status.attempt, story.status.restarts.infrastructure_count) == (1, 1)
     for _ in range(3):
         story.see(failed("worker-0", 20, seconds=20), failed("worker-1", 10, seconds=19), seconds=22)
-    books = story.status.restarts
-    assert (books.total, books.infrastructure_count, books.application_count) == (1, 0, 1)
-    assert (books.infrastructure, books.application) == ((), (at(20),))
+    restarts = story.status.restarts
+    assert (restarts.total, restarts.infrastructure_count, restarts.application_count) == (1, 0, 1)
+    assert (restarts.infrastructure, restarts.application) == ((), (at(20),))
     assert story.status.attempts[0].settled
 
 

@@ -90,7 +90,7 @@ def test_a_device_that_fails_in_a_later_attempt_does_not_explain_an_earlier_one(
     story = running_story(2)
     said = {"code": 10, "attempt": 0, "message": "ValueError"}
     story.see(there(0), failed("worker-1", 20, seconds=99), seconds=100)
-    moved_on = report("worker-0", attempt=1, inPlace=True, lastWords=said)
+    moved_on = report("worker-0", attempt=1, inPlace=True, termination=said)
     story.see(replica("worker-0", uid="worker-0/0", report=moved_on, reported=at(101), attempt=1, **SICK), seconds=101)
     assert story.status.attempts[0].reason is Reason.USER_ERROR
 

@@ -32,8 +32,8 @@ SICK: dict[str, Any] = {"unhealthy_devices": ("nvidia.com/gpu GPU-3",)}
         (replica(phase="Failed", exit_code=20), APPLICATION, Reason.USER_ERROR),
         (replica(phase="Failed", exit_code=137), INFRASTRUCTURE, Reason.PROCESS_KILLED),
         (replica(phase="Failed", exit_code=134), APPLICATION, Reason.PROCESS_KILLED),
-        (replica(phase="Failed", exit_code=1, last_words=words(0)), APPLICATION, Reason.USER_ERROR),
-        (replica(phase="Failed", exit_code=20, report=report(lastWords={"code": 20})), INFRASTRUCTURE, Reason.PEER_LOST),
+        (replica(phase="Failed", exit_code=1, termination=words(0)), APPLICATION, Reason.USER_ERROR),
+        (replica(phase="Failed", exit_code=20, report=report(termination={"code": 20})), INFRASTRUCTURE, Reason.PEER_LOST),
         (replica(phase="Failed"), INFRASTRUCTURE, Reason.START_FAILED),
         (replica(phase="Failed", reason="InitContainerFailed"), INFRASTRUCTURE, Reason.INIT_CONTAINER_FAILED),
         (replica(phase="Failed", reason="SupervisorNotCopied"), INFRASTRUCTURE, Reason.SUPERVISOR_NOT_COPIED),
@@ -69,10 +69,10 @@ def test_a_failed_replica_gets_a_class_and_a_reason(view: ReplicaView, failure_c
     [
         (replica(phase="Failed", exit_code=3), 3, None),
         (replica(phase="Failed", exit_code=139), None, "SIGSEGV"),
-        (replica(phase="Failed", exit_code=10, last_words=words(10, exit_code=1)), 1, None),
-        (replica(phase="Failed", exit_code=137, last_words=words(137, signal="SIGKILL")), None, "SIGKILL"),
-        (replica(phase="Failed", exit_code=139, last_words=words(139, exit_code=139)), None, "SIGSEGV"),
-        (replica(phase="Failed", exit_code=1, last_words=words(0)), 1, None),
+        (replica(phase="Failed", exit_code=10, termination=words(10, exit_code=1)), 1, None),
+        (replica(phase="Failed", exit_code=137, termination=words(137, signal="SIGKILL")), None, "SIGKILL"),
+        (replica(phase="Failed", exit_code=139, termination=words(139, exit_code=139)), None, "SIGSEGV"),
+        (replica(phase="Failed", exit_code=1, termination=words(0)), 1, None),
         (replica(phase="Failed", reason="NodeLost"), None, None),
     ],
 )
@@ -109,7 +109,7 @@ def test_a_lack_of_memory_is_a_failure_even_in_the_second_of_the_deletion() -> N
 @pytest.mark.parametrize(
     ("fields", "end"),
     [
-        ({"last_words": words(137, "rank 0: ended by signal 9 (SIGKILL)")}, " (rank 0: ended by signal 9 (SIGKILL))"),
+        ({"termination": words(137, "rank 0: ended by signal 9 (SIGKILL)")}, " (rank 0: ended by signal 9 (SIGKILL))"),
         ({"message": "Killed"}, " (Killed)"),
         ({}, ""),
     ],
@@ -127,7 +127,7 @@ def test_the_status_and_condition_of_a_job_show_its_lack_of_memory() -> None:
     last = words(137, "rank 0: ended by signal 9 (SIGKILL)", step=5)
     for attempt in (0, 1):
         story.see(replica(attempt=attempt), seconds=100 * attempt + 20)
-        ended = {"exit_code": 137, "oom_killed": True, "finished": at(100 * attempt + 30), "last_words": last}
+        ended = {"exit_code": 137, "oom_killed": True, "finished": at(100 * attempt + 30), "termination": last}
         story.see(replica(attempt=attempt, phase="Failed", **ended))
         story.see(seconds=100 * attempt + 90)
     assert story.condition("Failed") == ("True", "RepeatedError")

@@ -22,20 +22,20 @@ def alive(label: str, *, attempt: int = 0, **fields: Any) -> ReplicaView:
     return replica(label, report=report(label, attempt=attempt, in_place=True, **fields))
 
 
-def spent(label: str, code: int, message: str = "last words", **fields: Any) -> ReplicaView:
+def ended(label: str, code: int, message: str = "termination message", **fields: Any) -> ReplicaView:
     """A replica with ended processes that waits."""
-    return alive(label, waiting=True, last_words=words(code, message, attempt=0), **fields)
+    return alive(label, waiting=True, termination=words(code, message, attempt=0), **fields)
 
 
 def ready(label: str, *, attempt: int = 1, code: int | None = None) -> ReplicaView:
     """A replica that has acknowledged a later attempt. With `code`, it reports the end of the attempt before."""
-    return alive(label, attempt=attempt, waiting=True, last_words=words(code, attempt=attempt - 1) if code else None)
+    return alive(label, attempt=attempt, waiting=True, termination=words(code, attempt=attempt - 1) if code else None)
 
 
 def broken(**spec: Any) -> Story:
     """A job with two workers. The processes of worker-1 were killed, and both supervisors live."""
     story = running_story(2, **spec)
-    decision = story.see(alive("worker-0"), spent("worker-1", 137, "killed"), seconds=20)
+    decision = story.see(alive("worker-0"), ended("worker-1", 137, "killed"), seconds=20)
     assert (story.status.attempt, created(decision), deleted(decision)) == (1, [], [])
     return story
 
@@ -61,15 +61,15 @@ def test_replicas_get_the_world_once_all_have_acknowledged() -> None:
     assert story.status.attempts[0].settled
 
 
-def test_last_words_acknowledge_the_next_attempt_but_no_later_one() -> None:
+def test_termination_acknowledge_the_next_attempt_but_no_later_one() -> None:
     story = broken()
-    story.see(alive("worker-0"), spent("worker-1", 137), seconds=22)
+    story.see(alive("worker-0"), ended("worker-1", 137), seconds=22)
     assert [member.awaited for member in world_of(story)] == [True, False]
-    story.see(ready("worker-0"), spent("worker-1", 137), seconds=23)
+    story.see(ready("worker-0"), ended("worker-1", 137), seconds=23)
     assert (story.status.attempt, story.status.phase) == (1, "Running")
     for seconds in (30, 31):
-        failing = alive("worker-0", attempt=1, waiting=True, last_words=words(137, attempt=1))
-        story.see(failing, spent("worker-1", 137), seconds=seconds)
+        failing = alive("worker-0", attempt=1, waiting=True, termination=words(137, attempt=1))
+        story.see(failing, ended("worker-1", 137), seconds=seconds)
     assert story.status.attempt == 2
     assert [member.awaited for member in world_of(story)] == [False, True], "worker-1 may have started attempt 1 meanwhile"
 
@@ -77,7 +77,7 @@ def test_last_words_acknowledge_the_next_attempt_but_no_later_one() -> None:
 def test_replicas_that_all_end_before_the_next_attempt_get_its_world_at_once() -> None:
     """Both reports come before one pass, and both supervisors then wait for the world. Nothing else causes the next pass."""
     story = running_story(2)
-    both = spent("worker-0", 20), spent("worker-1", 137)
+    both = ended("worker-0", 20), ended("worker-1", 137)
     wake = story.see(*both, seconds=20).wake
     assert (story.status.attempt, wake) == (1, at(20.001))
     story.see(*both, seconds=20.001)
@@ -85,19 +85,19 @@ def test_replicas_that_all_end_before_the_next_attempt_get_its_world_at_once() -
     assert (story.status.phase, member_to_start(story.status, "worker-0/0") is not None) == ("Running", True)
 
 
-def test_last_words_of_a_pod_that_has_ended_acknowledge_nothing() -> None:
+def test_termination_of_a_pod_that_has_ended_acknowledge_nothing() -> None:
     story = broken()
-    gone = replace(failed("worker-1", 137, seconds=21), report=spent("worker-1", 137).report)
+    gone = replace(failed("worker-1", 137, seconds=21), report=ended("worker-1", 137).report)
     story.see(ready("worker-0"), gone, seconds=22)
     assert (story.status.attempt, [member.awaited for member in world_of(story)]) == (1, [False, True])
 
 
-def test_last_words_about_the_attempt_before_are_no_failure_of_the_next() -> None:
-    """The pod ends before it gets the world of the attempt that it has acknowledged. Its last words are about the attempt before."""
+def test_termination_about_the_attempt_before_are_no_failure_of_the_next() -> None:
+    """The pod ends before it gets the world of the attempt that it has acknowledged: its termination message is about the one before."""
     story = broken()
-    story.see(alive("worker-0"), spent("worker-1", 10, "bad loss"), seconds=22)
+    story.see(alive("worker-0"), ended("worker-1", 10, "bad loss"), seconds=22)
     said = words(10, "bad loss", attempt=0)
-    story.see(alive("worker-0"), replace(failed("worker-1", 10, seconds=23), last_words=said), seconds=23)
+    story.see(alive("worker-0"), replace(failed("worker-1", 10, seconds=23), termination=said), seconds=23)
     record = story.status.attempts[1]
     assert (record.failure_class, record.message) == (FailureClass.PREEMPTION, "worker-1 ended before attempt 1 began")
 
@@ -120,7 +120,7 @@ def test_a_replica_that_does_not_acknowledge_loses_its_pod() -> None:
 def test_a_replica_that_neither_acknowledges_nor_ends_was_on_a_lost_node() -> None:
     """At first, only the lost connection of its peer is reported."""
     story = running_story(2)
-    story.see(spent("worker-0", 20, "connection lost"), alive("worker-1"), seconds=20)
+    story.see(ended("worker-0", 20, "connection lost"), alive("worker-1"), seconds=20)
     record = story.status.attempts[0]
     assert (record.failure_class, record.reason) == (FailureClass.INFRASTRUCTURE, Reason.PEER_LOST)
     leaving = replace(alive("worker-1"), deleting=at(36), due=at(46))
@@ -144,18 +144,18 @@ def test_a_replica_that_is_gone_before_it_acknowledges_is_replaced() -> None:
 def test_a_replica_that_acknowledges_after_its_deletion_is_replaced() -> None:
     """Muster deleted it because it was slow. Its late report must not count as the loss of a member."""
     story = broken()
-    story.see(alive("worker-0"), spent("worker-1", 137), seconds=60)
+    story.see(alive("worker-0"), ended("worker-1", 137), seconds=60)
     late = replace(ready("worker-0"), deleting=at(60))
-    decision = story.see(late, spent("worker-1", 137), seconds=61)
+    decision = story.see(late, ended("worker-1", 137), seconds=61)
     assert (story.status.attempt, deleted(decision)) == (1, [])
-    decision = story.see(spent("worker-1", 137), seconds=62)
+    decision = story.see(ended("worker-1", 137), seconds=62)
     assert (story.status.attempt, created(decision)) == (1, ["worker-0/1"])
 
 
 def test_a_replica_that_acknowledges_before_its_deletion_is_seen_is_replaced() -> None:
     """It had not reported when its peer failed, so Muster deleted its pod. Its first report overtakes the news of the deletion."""
     story = running_story(2)
-    decision = story.see(spent("worker-0", 137, "killed"), replica("worker-1"), seconds=20)
+    decision = story.see(ended("worker-0", 137, "killed"), replica("worker-1"), seconds=20)
     assert (story.status.attempt, deleted(decision)) == (1, ["worker-1/0"])
     story.see(ready("worker-0", code=137), ready("worker-1"), seconds=20.1)
     assert story.status.phase == "Recovering"
@@ -175,7 +175,7 @@ def test_a_new_leader_without_reports_does_not_change_a_world_in_older_pods() ->
 def test_a_new_leader_waits_for_members_that_have_not_reported_yet() -> None:
     story = running_story(2)
     story.see(alive("worker-0", step=30), alive("worker-1"), seconds=60)
-    decision = story.see(replica("worker-0"), spent("worker-1", 137), seconds=90)
+    decision = story.see(replica("worker-0"), ended("worker-1", 137), seconds=90)
     assert (story.status.attempt, created(decision), deleted(decision)) == (1, [], [])
     members = story.status.world.members if story.status.world else []
     assert [(member.uid, member.awaited) for member in members] == [("worker-0/0", True), ("worker-1/0", True)]
@@ -214,7 +214,7 @@ def world_of(story: Story) -> list[Member]:
 
 def test_replicas_wait_in_place_for_the_back_off() -> None:
     story = running_story(1)
-    story.see(spent("worker-0", 10), seconds=20)
+    story.see(ended("worker-0", 10), seconds=20)
     decision = story.see(ready("worker-0", code=10), seconds=22)
     assert member_to_start(story.status, "worker-0/0") is None
     assert decision.wake == story.status.next_attempt_time
@@ -222,23 +222,23 @@ def test_replicas_wait_in_place_for_the_back_off() -> None:
     assert member_to_start(story.status, "worker-0/0") is not None
 
 
-def test_last_words_of_a_replica_that_restarts_in_place_correct_the_cause() -> None:
+def test_termination_of_a_replica_that_restarts_in_place_correct_the_cause() -> None:
     story = running_story(2)
-    story.see(spent("worker-0", 20), alive("worker-1"), seconds=20)
+    story.see(ended("worker-0", 20), alive("worker-1"), seconds=20)
     assert story.status.attempts[0].reason is Reason.PEER_LOST
     story.see(ready("worker-0", code=20), ready("worker-1", code=10), seconds=21)
     assert (story.status.attempts[0].replica, story.status.attempts[0].failure_class) == ("worker-1", FailureClass.APPLICATION)
     assert (story.status.restarts.application_count, story.status.restarts.infrastructure_count) == (1, 0)
 
 
-def test_last_words_of_a_replica_that_restarts_in_place_count_its_last_step() -> None:
-    """worker-0 did two steps after its newest report, and its last words acknowledge the next attempt at once."""
+def test_termination_of_a_replica_that_restarts_in_place_count_its_last_step() -> None:
+    """worker-0 did two steps after its newest report, and its termination message acknowledges the next attempt at once."""
     story = running_story(2)
     story.see(alive("worker-0", step=12), alive("worker-1"), seconds=18)
-    story.see(alive("worker-0", step=12), spent("worker-1", 137), seconds=20)
+    story.see(alive("worker-0", step=12), ended("worker-1", 137), seconds=20)
     assert (story.status.attempt, story.status.attempts[0].last_step) == (1, 12)
-    late = alive("worker-0", waiting=True, last_words=words(20, attempt=0, step=14))
-    story.see(late, spent("worker-1", 137), seconds=21)
+    late = alive("worker-0", waiting=True, termination=words(20, attempt=0, step=14))
+    story.see(late, ended("worker-1", 137), seconds=21)
     assert story.status.attempts[0].last_step == 14
     story.see(alive("worker-0", attempt=1, resumed={"step": 10}), alive("worker-1", attempt=1), seconds=22)
     assert (story.record.step_resumed, story.record.steps_lost) == (10, 4)
@@ -247,10 +247,10 @@ def test_last_words_of_a_replica_that_restarts_in_place_count_its_last_step() ->
 def test_steps_are_lost_after_an_attempt_that_ended_before_it_resumed() -> None:
     story = running_story(2)
     story.see(alive("worker-0", step=12), alive("worker-1"), seconds=18)
-    story.see(alive("worker-0", step=12), spent("worker-1", 137), seconds=20)
-    late = alive("worker-0", waiting=True, last_words=words(20, attempt=0, step=14))
-    story.see(late, spent("worker-1", 137), seconds=21)
-    killed = alive("worker-1", attempt=1, waiting=True, last_words=words(137, attempt=1))
+    story.see(alive("worker-0", step=12), ended("worker-1", 137), seconds=20)
+    late = alive("worker-0", waiting=True, termination=words(20, attempt=0, step=14))
+    story.see(late, ended("worker-1", 137), seconds=21)
+    killed = alive("worker-1", attempt=1, waiting=True, termination=words(137, attempt=1))
     story.see(alive("worker-0", attempt=1), killed, seconds=22)
     story.see(ready("worker-0", attempt=2), ready("worker-1", attempt=2), seconds=30)
     story.see(alive("worker-0", attempt=2, resumed={"step": 10}), alive("worker-1", attempt=2), seconds=32)
@@ -259,10 +259,10 @@ def test_steps_are_lost_after_an_attempt_that_ended_before_it_resumed() -> None:
 
 def test_replicas_of_a_failed_job_get_time_to_end() -> None:
     story = running_story(1, recovery={"application": {"limit": 0}})
-    story.see(spent("worker-0", 10), seconds=20)
-    assert deleted(story.see(spent("worker-0", 10), seconds=21)) == []
+    story.see(ended("worker-0", 10), seconds=20)
+    assert deleted(story.see(ended("worker-0", 10), seconds=21)) == []
     assert story.status.phase == "Failed"
-    assert deleted(story.see(spent("worker-0", 10), seconds=60)) == ["worker-0/0"]
+    assert deleted(story.see(ended("worker-0", 10), seconds=60)) == ["worker-0/0"]
 
 
 def test_a_supervisor_that_cannot_restart_in_place_is_replaced() -> None:
@@ -312,11 +312,11 @@ def servers(**others: ReplicaView) -> list[ReplicaView]:
 @pytest.mark.parametrize(
     ("ends", "unaffected"),
     [
-        ({"worker_1": spent("worker-1", 137)}, {"chief-0", "worker-0", "ps-0"}),
-        ({"chief_0": spent("chief-0", 137)}, {"worker-0", "worker-1", "ps-0"}),
-        ({"ps_0": spent("ps-0", 137)}, {"worker-0", "worker-1"}),
-        ({"chief_0": spent("chief-0", 20)}, {"worker-0", "worker-1"}),
-        ({"worker_0": spent("worker-0", 137), "chief_0": spent("chief-0", 20)}, {"worker-1"}),
+        ({"worker_1": ended("worker-1", 137)}, {"chief-0", "worker-0", "ps-0"}),
+        ({"chief_0": ended("chief-0", 137)}, {"worker-0", "worker-1", "ps-0"}),
+        ({"ps_0": ended("ps-0", 137)}, {"worker-0", "worker-1"}),
+        ({"chief_0": ended("chief-0", 20)}, {"worker-0", "worker-1"}),
+        ({"worker_0": ended("worker-0", 137), "chief_0": ended("chief-0", 20)}, {"worker-1"}),
     ],
     ids=["a worker: it alone", "the chief: it alone", "a server: with the chief", "a lost server, as the chief tells", "two at once"],
 )
@@ -334,19 +334,19 @@ def test_a_parameter_server_job_restarts_only_the_affected_replicas(ends: dict[s
 
 def test_unaffected_replicas_train_on_and_their_later_failure_is_a_new_one() -> None:
     story = served()
-    story.see(*servers(worker_1=spent("worker-1", 137)), seconds=20)
+    story.see(*servers(worker_1=ended("worker-1", 137)), seconds=20)
     assert (story.record.step_resumed, story.record.steps_lost) == (40, 0)
     assert [member.label for member in world_of(story) if member.awaited] == ["worker-1"]
     farther = alive("chief-0", step=44, resumed={"step": 0})
-    story.see(*servers(worker_1=spent("worker-1", 137), chief_0=farther), seconds=22)
+    story.see(*servers(worker_1=ended("worker-1", 137), chief_0=farther), seconds=22)
     assert [member.label for member in world_of(story) if member.awaited] == []
     assert story.status.goodput is not None
     story.see(*servers(worker_1=ready("worker-1", code=137), chief_0=farther), seconds=24)
     assert story.status.phase == "Running"
-    gone = replace(spent("ps-0", 10, "no more disk"), reported=at(30))
+    gone = replace(ended("ps-0", 10, "no more disk"), reported=at(30))
     story.see(*servers(worker_1=alive("worker-1", attempt=1), chief_0=farther, ps_0=gone), seconds=30)
     records = story.status.attempts
-    assert [(each.replica, each.message) for each in records[:2]] == [("worker-1", "last words"), ("ps-0", "no more disk")]
+    assert [(each.replica, each.message) for each in records[:2]] == [("worker-1", "termination message"), ("ps-0", "no more disk")]
     members = story.status.world.members if story.status.world else []
     assert [(member.role, member.index, member.incarnation) for member in members if not member.awaited] == [
         ("worker", 0, 0),
@@ -357,11 +357,11 @@ def test_unaffected_replicas_train_on_and_their_later_failure_is_a_new_one() -> 
 def test_a_restart_before_the_chief_has_resumed_has_the_resume_of_the_chief() -> None:
     """A worker is killed while the new chief still reads a commit."""
     story = served()
-    story.see(*servers(chief_0=spent("chief-0", 137)), seconds=20)
+    story.see(*servers(chief_0=ended("chief-0", 137)), seconds=20)
     story.see(*servers(chief_0=ready("chief-0", code=137)), seconds=22)
     starting = alive("chief-0", attempt=1)
     story.see(*servers(chief_0=starting), seconds=24)
-    story.see(*servers(chief_0=starting, worker_1=spent("worker-1", 137)), seconds=26)
+    story.see(*servers(chief_0=starting, worker_1=ended("worker-1", 137)), seconds=26)
     assert (story.status.attempt, story.record.step_resumed) == (2, None)
     resumed = alive("chief-0", attempt=1, resumed={"step": 30, "committedStep": 30, "path": "c30", "source": "Storage"})
     story.see(*servers(chief_0=resumed, worker_1=ready("worker-1", code=137)), seconds=28)
@@ -370,7 +370,7 @@ def test_a_restart_before_the_chief_has_resumed_has_the_resume_of_the_chief() ->
     assert [each.step_resumed for each in story.status.attempts] == [0, None, 30]
     later = alive("chief-0", attempt=1, step=35, resumed={"step": 30, "committedStep": 30, "path": "c30", "source": "Storage"})
     story.see(*servers(chief_0=later, worker_1=alive("worker-1", attempt=2)), seconds=40)
-    killed = alive("worker-1", attempt=2, waiting=True, last_words=words(137, attempt=2))
+    killed = alive("worker-1", attempt=2, waiting=True, termination=words(137, attempt=2))
     story.see(*servers(chief_0=later, worker_1=killed), seconds=42)
     assert (story.status.attempt, story.record.step_resumed, story.record.steps_lost) == (3, 35, 0)
     story.see(*servers(chief_0=later, worker_1=ready("worker-1", attempt=3, code=137)), seconds=44)
@@ -379,7 +379,7 @@ def test_a_restart_before_the_chief_has_resumed_has_the_resume_of_the_chief() ->
 
 def test_a_restart_during_which_training_continues_is_no_resume() -> None:
     story = served()
-    story.see(*servers(worker_1=spent("worker-1", 137)), seconds=20)
+    story.see(*servers(worker_1=ended("worker-1", 137)), seconds=20)
     assert story.status.attempt == 1
     assert story.status.condition(ConditionType.RESUME_REGRESSION) is None
     story = Story(story.job.with_status(TrainingJobStatus()))
@@ -390,7 +390,7 @@ def test_a_restart_during_which_training_continues_is_no_resume() -> None:
     assert regressed is not None
     assert (regressed.status, regressed.reason) == ("True", Reason.STARTED_OVER)
     for seconds in (20, 22):
-        story.see(*servers(worker_1=spent("worker-1", 137), chief_0=began), seconds=seconds)
+        story.see(*servers(worker_1=ended("worker-1", 137), chief_0=began), seconds=seconds)
         assert (story.status.attempt, story.record.step_resumed) == (1, 40)
         assert story.status.condition(ConditionType.RESUME_REGRESSION) == regressed
 
@@ -426,6 +426,6 @@ def test_reports_of_a_future_attempt_are_ignored(claimed: int) -> None:
     story = running_story(2)
     story.see(alive("worker-0", attempt=claimed), alive("worker-1"), seconds=20)
     assert story.status.attempt == 0
-    forged = replace(replica("worker-0"), last_words=words(10, "boom", attempt=claimed))
+    forged = replace(replica("worker-0"), termination=words(10, "boom", attempt=claimed))
     story.see(forged, alive("worker-1"), seconds=21)
     assert story.status.attempt == 0

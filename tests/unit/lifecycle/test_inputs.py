@@ -90,7 +90,7 @@ def test_an_elastic_job_waits_for_replicas_that_fetch() -> None:
 
 def fetch_failed(code: int, message: str) -> ReplicaView:
     return replica(
-        "worker-0", phase="Failed", finished=at(10), exit_code=code, last_words=words(code, message, attempt=0), fetch_failed=True
+        "worker-0", phase="Failed", finished=at(10), exit_code=code, termination=words(code, message, attempt=0), fetch_failed=True
     )
 
 
@@ -108,8 +108,8 @@ def fetch_failed(code: int, message: str) -> ReplicaView:
 def test_the_fetcher_says_in_one_word_why_an_input_is_missing(code: int, reason: str, recorded: str, ends: bool) -> None:
     begun = story(1)
     failed = fetch_failed(code, "input base: is missing")
-    assert failed.last_words is not None
-    begun.see(replace(failed, last_words=replace(failed.last_words, reason=reason)), seconds=10)
+    assert failed.termination is not None
+    begun.see(replace(failed, termination=replace(failed.termination, reason=reason)), seconds=10)
     [record, *_] = begun.status.attempts
     assert record.reason == recorded
     assert (begun.status.phase == "Failed") == ends

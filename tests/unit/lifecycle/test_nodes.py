@@ -87,6 +87,6 @@ def test_a_replica_stays_on_a_bad_node_only_while_attempts_make_progress(steps: 
     for attempt, step in enumerate(steps):
         words = {"code": 137, "attempt": attempt, "step": step, "message": "killed"}
         story.see(there(0, attempt), there(1, attempt), seconds=60 + 100 * attempt)
-        story.see(there(0, attempt), there(1, attempt, waiting=True, lastWords=words), seconds=80 + 100 * attempt)
+        story.see(there(0, attempt), there(1, attempt, waiting=True, termination=words), seconds=80 + 100 * attempt)
     assert story.status.world
     assert [member.uid for member in story.status.world.members] == expected

@@ -55,16 +55,16 @@ def test_every_step_is_written_without_a_limit_of_the_rate() -> None:
 def test_delayed_progress_is_written_with_any_other_change() -> None:
     story = running_story(1)
     story.see(reporting(step=1), seconds=20)
-    story.see(replica(phase="Succeeded", last_words=words(0, step=100), report=report(step=99)), seconds=22)
+    story.see(replica(phase="Succeeded", termination=words(0, step=100), report=report(step=99)), seconds=22)
     assert story.status.progress is not None
     assert (story.status.progress.step, story.status.progress.percent) == (100, 100)
 
 
-def test_last_words_have_the_progress_since_the_last_report() -> None:
+def test_a_termination_message_has_the_progress_since_the_last_report() -> None:
     story = running_story(1)
     story.see(reporting(step=1), seconds=20)
     last = words(0, step=100, loss="0.125", evaluation=Evaluation(step=100, metrics={"accuracy": 0.97}))
-    story.see(replica(phase="Succeeded", last_words=last), seconds=60)
+    story.see(replica(phase="Succeeded", termination=last), seconds=60)
     assert story.status.progress is not None
     assert (story.status.progress.step, story.status.progress.loss) == (100, "0.125")
     assert story.status.progress.metrics == {"accuracy": 0.97}

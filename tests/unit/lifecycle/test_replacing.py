@@ -32,7 +32,7 @@ def stepping(label: str, *, reported: float, idle: float = 0.0, step: int = 40, 
 def ready(label: str, *, attempt: int = 1, reported: float, uid: str = "") -> ReplicaView:
     """A kept replica that has acknowledged an attempt."""
     ended = words(20, "ended because attempt 0 is over", attempt=attempt - 1)
-    newest = report(label, attempt=attempt, in_place=True, waiting=True, last_words=ended)
+    newest = report(label, attempt=attempt, in_place=True, waiting=True, termination=ended)
     return replica(label, uid=uid or f"{label}/0", report=newest, reported=at(reported), node=f"node-{label[-1]}")
 
 
@@ -69,7 +69,7 @@ def test_decisions_about_silent_replicas_compare_no_whole_views(monkeypatch: pyt
 
     monkeypatch.setattr(ReplicaView, "__eq__", refuse)
     story = training_story(4)
-    ended = report("worker-0", step=40, in_place=True, waiting=True, last_words=words(137, "killed", attempt=0))
+    ended = report("worker-0", step=40, in_place=True, waiting=True, termination=words(137, "killed", attempt=0))
     broken = replica("worker-0", uid="worker-0/0", report=ended, reported=at(130))
     story.see(broken, *(stepping(f"worker-{index}", reported=100) for index in range(1, 4)), seconds=130)
     assert story.status.attempt == 1
@@ -184,7 +184,7 @@ def test_another_leader_takes_no_replica_for_silent_before_its_first_report() ->
 
 def test_the_replacement_has_a_new_name_and_waits_for_no_old_pod() -> None:
     story = lost_story()
-    assert [(each.name, each.attempt, each.node) for each in story.status.left_behind] == [("digits-worker-1", 0, "node-1")]
+    assert [(each.name, each.attempt, each.node) for each in story.status.orphaned] == [("digits-worker-1", 0, "node-1")]
     assert [(member.label, member.suffix, member.uid) for member in story.status.world.members] == [
         ("worker-0", None, "worker-0/0"),
         ("worker-1", 1, ""),
@@ -205,7 +205,7 @@ def test_all_ranks_get_the_new_name_of_rank_0() -> None:
     assert world["MASTER_ADDR"] == "worker-0-1.digits.default.svc"
 
 
-def test_the_world_starts_beside_the_pod_left_behind_which_never_joins_it() -> None:
+def test_the_world_starts_beside_the_pod_orphaned_which_never_joins_it() -> None:
     story = lost_story()
     leaving = replace(stepping("worker-1", reported=100), deleting=at(109), due=at(134))
     place = replica("worker-1", attempt=1, uid="new", suffix=1, phase="Pending", created=at(109))
@@ -219,7 +219,7 @@ def test_the_world_starts_beside_the_pod_left_behind_which_never_joins_it() -> N
     assert {member.uid for member in story.status.world.members} == {"worker-0/0", "new"}
 
 
-def test_a_pod_left_behind_is_removed_by_force_in_the_end_and_then_forgotten() -> None:
+def test_a_pod_orphaned_is_removed_by_force_in_the_end_and_then_forgotten() -> None:
     story = lost_story()
     leaving = replace(stepping("worker-1", reported=100), deleting=at(109), due=at(134))
     place = replica("worker-1", attempt=1, uid="new", suffix=1, created=at(109))
@@ -228,9 +228,9 @@ def test_a_pod_left_behind_is_removed_by_force_in_the_end_and_then_forgotten() -
         DeleteReplica("digits-worker-1", "worker-1/0", 0)
     ]
     story.see(ready("worker-0", reported=195), place, seconds=195, live=False)
-    assert story.status.left_behind  # a cache proves nothing
+    assert story.status.orphaned  # a cache proves nothing
     story.see(ready("worker-0", reported=196), place, seconds=196)
-    assert story.status.left_behind == ()
+    assert story.status.orphaned == ()
     assert story.status.world.members[1].suffix == 1  # its pod still has this name
 
 
@@ -250,14 +250,14 @@ def test_a_replica_that_does_not_acknowledge_is_replaced_when_it_is_silent() -> 
     lost = words(20, "connection lost", attempt=0)
     spent = replica(
         "worker-0",
-        report=report("worker-0", in_place=True, waiting=True, last_words=lost, step=40),
+        report=report("worker-0", in_place=True, waiting=True, termination=lost, step=40),
         reported=at(102),
         uid="worker-0/0",
     )
     story.see(spent, stepping("worker-1", reported=100), seconds=102)
     assert story.status.attempts[0].reason is Reason.PEER_LOST
     decision = story.see(ready("worker-0", reported=104), stepping("worker-1", reported=100), seconds=104)
-    assert (created(decision), story.status.left_behind) == ([], ())
+    assert (created(decision), story.status.orphaned) == ([], ())
     assert decision.wake == at(100 + DEFAULT_POLICY.acknowledgement_silence_seconds)
     decision = story.see(ready("worker-0", reported=105), stepping("worker-1", reported=100), seconds=105)
     assert created(decision) == ["worker-1/1"]
@@ -265,7 +265,7 @@ def test_a_replica_that_does_not_acknowledge_is_replaced_when_it_is_silent() -> 
     assert (record.reason, record.failed_time, record.end_time) == (Reason.NODE_LOST, at(100), at(102))
 
 
-def test_a_pod_without_a_report_is_left_behind_when_it_is_overdue() -> None:
+def test_a_pod_without_a_report_is_orphaned_when_it_is_overdue() -> None:
     story = training_story()
     story.see(stepping("worker-0", reported=100), replica("worker-1", deleting=at(100), due=at(125), disruption="Taint"), seconds=100)
     leaving = replica("worker-1", deleting=at(100), due=at(125), disruption="Taint")
@@ -298,7 +298,7 @@ def test_a_program_that_commits_through_the_library_is_replaced_at_once(lost: in
     gone = stepping(silent, reported=100)
     story.see(committing(gone) if lost == 0 else gone, stepping(other, reported=110, idle=9.5), seconds=110)
     assert (story.status.attempts[0].reason, story.status.attempts[0].replica) == (Reason.NODE_LOST, silent)
-    assert [each.name for each in story.status.left_behind] == [f"digits-{silent}"]
+    assert [each.name for each in story.status.orphaned] == [f"digits-{silent}"]
     assert created(story.see(ready(other, reported=111), gone, seconds=111)) == [f"{silent}/1"]
 
 
@@ -308,7 +308,7 @@ def test_a_new_leader_knows_by_the_status_that_a_program_commits_through_the_lib
     assert story.status.checkpoint is not None
     leaving = replica("worker-0", deleting=at(140), due=at(165), disruption="Taint")
     story.see(ready("worker-1", reported=175), leaving, seconds=175)
-    assert [each.name for each in story.status.left_behind] == ["digits-worker-0"]
+    assert [each.name for each in story.status.orphaned] == ["digits-worker-0"]
 
 
 @pytest.mark.parametrize("path", ["checkpoint-20", "step-20", "", "step-00000020-rescue"])
@@ -362,7 +362,7 @@ def test_what_no_fence_keeps_out_is_waited_for(spec: dict[str, Any]) -> None:
     others = [stepping(label, reported=200, idle=20) for label in labels[:-1]]
     story.see(*others, leaving, seconds=140)
     decision = story.see(*others, leaving, seconds=200)
-    assert (created(decision), story.status.left_behind) == ([], ())
+    assert (created(decision), story.status.orphaned) == ([], ())
 
 
 def test_the_message_says_that_no_fence_stops_the_program() -> None:
@@ -387,7 +387,7 @@ def test_a_pod_that_waits_although_the_silent_node_is_back_is_created_again() ->
     assert story.status.restarts.total == 1
 
 
-def test_only_so_many_pods_are_left_behind() -> None:
+def test_only_so_many_pods_are_orphaned() -> None:
     """The others are waited for, so that the status does not grow without end."""
     story = training_story(1100)
     views = [stepping(f"worker-{index}", reported=100) for index in range(1, 1100)]
@@ -395,4 +395,4 @@ def test_only_so_many_pods_are_left_behind() -> None:
     decision = decide(
         story.job, Observed((stepping("worker-0", reported=110, idle=9), *views), live=True, service=True, expects_reports=True), now
     )
-    assert len(decision.status.left_behind) == 1000
+    assert len(decision.status.orphaned) == 1000

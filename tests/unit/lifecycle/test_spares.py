@@ -76,10 +76,10 @@ def test_a_late_loss_also_takes_a_spare_on_a_node_without_the_world() -> None:
     ended = {"code": 137, "message": "killed", "attempt": 0}
     spares = on("a", spare("worker-2")), on("b", spare("worker-3"))
     leaving = on("c", alive("worker-1", step=41))
-    story.see(on("a", alive("worker-0", waiting=True, step=41, last_words=ended)), leaving, *spares, seconds=20)
+    story.see(on("a", alive("worker-0", waiting=True, step=41, termination=ended)), leaving, *spares, seconds=20)
     assert (story.status.attempt, members(story)) == (1, ["worker-0", "worker-1"])
     gone = replace(leaving, phase=ReplicaPhase.FAILED, finished=at(21), exit_code=137)
-    story.see(on("a", alive("worker-0", attempt=1, waiting=True, last_words=ended)), gone, *spares, seconds=21)
+    story.see(on("a", alive("worker-0", attempt=1, waiting=True, termination=ended)), gone, *spares, seconds=21)
     assert members(story) == ["worker-0", "worker-3"]
 
 
@@ -110,7 +110,7 @@ def test_a_living_spare_proves_that_the_node_of_the_whole_world_is_lost() -> Non
     seen_later(story, 108, spare_reported=107)
     record = story.status.attempts[0]
     assert (record.reason, record.node, record.failed_time) == (Reason.NODE_LOST, "a", at(100))
-    assert sorted(each.name for each in story.status.left_behind) == ["digits-worker-0", "digits-worker-1"]
+    assert sorted(each.name for each in story.status.orphaned) == ["digits-worker-0", "digits-worker-1"]
     assert "worker-2" in members(story)
 
 
@@ -208,7 +208,7 @@ def test_a_world_with_a_spare_is_replaced_when_the_job_has_fewer_workers() -> No
 def test_a_process_that_dies_in_a_healthy_pod_needs_no_spare() -> None:
     story = training()
     ended = {"code": 10, "message": "killed", "attempt": 0, "exit_code": 137}
-    story.see(alive("worker-0", step=41), alive("worker-1", waiting=True, last_words=ended), spare("worker-2"), seconds=20)
+    story.see(alive("worker-0", step=41), alive("worker-1", waiting=True, termination=ended), spare("worker-2"), seconds=20)
     assert story.status.attempt == 1
     assert members(story) == ["worker-0", "worker-1"]
 
@@ -255,14 +255,14 @@ def test_a_world_with_a_spare_waits_until_the_lost_worker_has_ended() -> None:
     assert story.status.world.ready_time == at(22)
 
 
-def test_a_world_starts_once_the_supervisor_of_a_lost_worker_reports_its_last_words() -> None:
+def test_a_world_starts_once_the_supervisor_of_a_lost_worker_reports_its_termination() -> None:
     """Its pod takes longer to end."""
     story = training()
     leaving = replace(alive("worker-1", step=41), deleting=at(20), due=at(50))
     story.see(alive("worker-0", step=41), leaving, spare("worker-2"), seconds=20)
     kept = alive("worker-0", attempt=1, waiting=True)
     taken = replace(spare("worker-2"), report=report("worker-2", attempt=1, in_place=True, waiting=True))
-    ended = replace(leaving, report=report("worker-1", step=41, in_place=True, last_words=words(143, "asked to stop", attempt=0)))
+    ended = replace(leaving, report=report("worker-1", step=41, in_place=True, termination=words(143, "asked to stop", attempt=0)))
     story.see(kept, ended, taken, seconds=21)
     assert story.status.world
     assert story.status.world.ready_time == at(21)
@@ -273,7 +273,7 @@ def loss_reported_by_the_peer() -> tuple[Story, ReplicaView]:
     story = training()
     story.expects_reports = True
     gone = replace(alive("worker-1", step=41), reported=at(20), node="node-1")
-    broken = alive("worker-0", step=41, waiting=True, last_words=words(20, "its peers are gone", attempt=0))
+    broken = alive("worker-0", step=41, waiting=True, termination=words(20, "its peers are gone", attempt=0))
     story.see(replace(broken, reported=at(20)), gone, replace(spare("worker-2"), reported=at(20)), seconds=20)
     return story, gone
 
@@ -286,7 +286,7 @@ def test_a_spare_takes_the_place_of_a_worker_that_turns_out_to_be_lost() -> None
     kept = replace(alive("worker-0", attempt=1, waiting=True), reported=at(25))
     decision = story.see(kept, gone, replace(spare("worker-2"), reported=at(24)), seconds=25)
     assert members(story) == ["worker-0", "worker-2"]
-    assert [each.name for each in story.status.left_behind] == ["digits-worker-1"]
+    assert [each.name for each in story.status.orphaned] == ["digits-worker-1"]
     assert not [action for action in decision.actions if isinstance(action, CreateReplica)]
     taken = replace(spare("worker-2"), report=report("worker-2", attempt=1, in_place=True, waiting=True), reported=at(25.2))
     story.see(kept, gone, taken, seconds=25.2)
@@ -314,7 +314,7 @@ def test_a_spare_takes_the_place_of_a_worker_that_ends_after_its_peer_has(end: d
     kept = replace(alive("worker-0", attempt=1, waiting=True), reported=at(20.2))
     decision = story.see(kept, replace(gone, **end), replace(spare("worker-2"), reported=at(20)), seconds=20.2)
     assert (story.status.attempt, members(story)) == (1, ["worker-0", "worker-2"])
-    assert not story.status.left_behind
+    assert not story.status.orphaned
     assert not [action for action in decision.actions if isinstance(action, CreateReplica)]
 
 
@@ -335,7 +335,7 @@ def test_a_silent_spare_takes_no_place_of_a_worker_that_turns_out_to_be_lost() -
     late = replace(spare("worker-2", made_in=1), reported=at(20), created=at(20))
     story.see(kept, gone, late, seconds=28)
     assert members(story) == ["worker-0", "worker-1"]
-    assert [each.name for each in story.status.left_behind] == ["digits-worker-1"]
+    assert [each.name for each in story.status.orphaned] == ["digits-worker-1"]
 
 
 def test_a_spare_that_could_not_acknowledge_in_time_stays_a_spare() -> None:
@@ -346,7 +346,7 @@ def test_a_spare_that_could_not_acknowledge_in_time_stays_a_spare() -> None:
     assert members(story) == ["worker-0", "worker-1"]
     decision = story.see(alive("worker-0", attempt=1, waiting=True), leaving, spare("worker-2"), seconds=200)
     assert members(story) == ["worker-0", "worker-1"]
-    assert [each.name for each in story.status.left_behind] == ["digits-worker-1"]
+    assert [each.name for each in story.status.orphaned] == ["digits-worker-1"]
     assert [action.name for action in decision.actions if isinstance(action, DeleteReplica)] == ["digits-worker-1"]
 
 
@@ -359,7 +359,7 @@ def test_a_spare_for_which_a_smaller_job_has_no_place_takes_none() -> None:
     story.see(*workers, replace(spare("worker-3"), reported=at(20)), seconds=21)
     assert members(story) == ["worker-0"]
     story.see(workers[0], replace(spare("worker-3"), reported=at(30)), seconds=31)
-    assert [each.name for each in story.status.left_behind] == ["digits-worker-0"]
+    assert [each.name for each in story.status.orphaned] == ["digits-worker-0"]
     assert (story.status.attempt, members(story)) == (1, ["worker-0"])
 
 

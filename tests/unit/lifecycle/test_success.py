@@ -74,7 +74,7 @@ def test_the_clean_pod_policy_applies_to_a_failed_job(policy: str, removed: list
 
 def farewell(code: int) -> Any:
     """The last report of a supervisor before it ends: it does not wait."""
-    return report(inPlace=True, waiting=False, lastWords={"code": code, "attempt": 0, "message": "boom", "exitCode": 1})
+    return report(inPlace=True, waiting=False, termination={"code": code, "attempt": 0, "message": "boom", "exitCode": 1})
 
 
 @pytest.mark.parametrize("policy", ["Running", "None"])
@@ -83,7 +83,7 @@ def test_a_supervisor_that_ends_does_not_count_as_running(policy: str, code: int
     """So the pods of a failed job stay, with their logs."""
     limits = {field: {"limit": 0} for field in ("application", "preemption", "infrastructure")}
     story = running_story(1, cleanPodPolicy=policy, recovery=limits)
-    waits = report(inPlace=True, waiting=True, lastWords={"code": code, "attempt": 0, "message": "boom", "exitCode": 1})
+    waits = report(inPlace=True, waiting=True, termination={"code": code, "attempt": 0, "message": "boom", "exitCode": 1})
     story.see(replica(report=waits, reported=at(20)), seconds=20)
     assert story.status.phase is Phase.FAILED
     for seconds in (21, 22, 49):
@@ -124,7 +124,7 @@ def test_a_supervisor_that_waits_does_not_delay_the_end_of_a_job_that_failed() -
 def test_a_supervisor_that_does_not_end_is_removed_unless_the_policy_is_none() -> None:
     for policy, removed in (("Running", ["worker-0/0"]), ("None", [])):
         story = running_story(1, cleanPodPolicy=policy, recovery={"application": {"limit": 0}})
-        waits = report(inPlace=True, waiting=True, lastWords={"code": 10, "attempt": 0, "message": "boom", "exitCode": 1})
+        waits = report(inPlace=True, waiting=True, termination={"code": 10, "attempt": 0, "message": "boom", "exitCode": 1})
         story.see(replica(report=waits, reported=at(20)), seconds=20)
         assert story.status.phase is Phase.FAILED
         decision = story.see(replica(report=waits, reported=at(20)), seconds=30)
@@ -206,7 +206,7 @@ WITHOUT_REPORT = "the program ended with exit code 0, and reported no step and n
 
 
 @pytest.mark.parametrize(
-    ("trainer", "last_words", "reason"),
+    ("trainer", "termination", "reason"),
     [
         ({"task": "digits"}, {}, "Completed"),
         (SCRIPT, {}, "CompletedWithoutReport"),
@@ -216,10 +216,10 @@ WITHOUT_REPORT = "the program ended with exit code 0, and reported no step and n
     ],
 )
 def test_the_status_shows_a_success_without_any_reported_step_or_checkpoint(
-    trainer: dict[str, Any], last_words: dict[str, Any] | None, reason: str
+    trainer: dict[str, Any], termination: dict[str, Any] | None, reason: str
 ) -> None:
     story = running_story(1, trainer=trainer)
-    story.see(done("worker-0", last_words=None if last_words is None else words(0, **last_words)), seconds=50)
+    story.see(done("worker-0", termination=None if termination is None else words(0, **termination)), seconds=50)
     assert (story.status.phase, story.record.reason) == (Phase.SUCCEEDED, "Completed")
     assert story.condition("Complete") == ("True", reason)
     assert story.status.message == ("completed" if reason == "Completed" else WITHOUT_REPORT)

@@ -61,7 +61,7 @@ def test_a_stop_is_saved_only_if_a_replica_saved_and_none_failed_to(codes: list[
         pytest.param([0, 0], 66, 0, 22, id="the trainer came to its end, and saves nothing"),
         pytest.param([21, 22], 40, 40, 21, id="killed in an evaluation, after a commit of which one replica knows"),
         pytest.param([22, 22], 43, 40, 22, id="killed in an evaluation, after steps that are not saved"),
-        pytest.param([137, 22], 40, 40, 22, id="who knows what the one without last words did"),
+        pytest.param([137, 22], 40, 40, 22, id="who knows what the one without a termination message did"),
         pytest.param([None], 66, 66, 21, id="ended at once, with no step left to do"),
         pytest.param([None], 40, 40, 22, id="ended at once, in a step that may be done"),
     ],

@@ -208,7 +208,7 @@ def test_a_resumed_run_has_full_budgets_and_its_old_history() -> None:
     assert after.attempts[0] == before.attempts[0]
 
 
-def test_old_last_words_are_removed_from_the_directory_of_a_replica(tmp_path: Path) -> None:
+def test_old_a_termination_message_is_removed_from_the_directory_of_a_replica(tmp_path: Path) -> None:
     directory: RunDirectory = open_run_directory(tmp_path)
     folder = directory.replica(3, "worker-0")
     directory.prepare(folder)

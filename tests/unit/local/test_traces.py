@@ -72,7 +72,7 @@ def test_events_after_the_last_status_are_added_to_it(tmp_path: Path) -> None:
     assert (status.goodput.productive_steps, status.goodput.suspended_seconds) == (27, 0)
 
 
-def test_last_words_are_used_if_events_are_lost(tmp_path: Path) -> None:
+def test_a_termination_message_is_used_if_events_are_lost(tmp_path: Path) -> None:
     killed(tmp_path)
     left(tmp_path, code=21, attempt=0, step=27, commit={"step": 27, "path": "c27"})
     status = resumed(tmp_path)
@@ -108,8 +108,8 @@ def test_events_count_for_their_own_attempt_in_any_folder(tmp_path: Path) -> Non
     assert view.report is not None
     assert view.report.progress is not None
     assert view.report.progress.step == 4
-    assert view.last_words is not None
-    assert view.last_words.step == 5
+    assert view.termination is not None
+    assert view.termination.step == 5
 
 
 def test_invalid_events_are_ignored(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_invalid_events_are_ignored(tmp_path: Path) -> None:
     assert view.finished == datetime.fromtimestamp((NOW + timedelta(seconds=4)).timestamp(), UTC)
 
 
-def test_last_words_in_odd_places_are_left_out(tmp_path: Path) -> None:
+def test_termination_in_odd_places_are_left_out(tmp_path: Path) -> None:
     killed(tmp_path)
     left(tmp_path, event("step", 30, step=27), attempt=0, code=20)
     before = traces_of(tmp_path, 0)

@@ -33,12 +33,12 @@ from muster.render.images import default_images
 from muster_contract.environment import ReplicaEnvironment
 from muster_contract.events import Commit, Evaluation, Fingerprint, Pace, Resumed
 from muster_contract.notices import Notice, NoticeReason
-from muster_contract.reports import LastWords, Marks, ProcessReport, Progress, Reply, Report, Stack
+from muster_contract.reports import Marks, ProcessReport, Progress, Reply, Report, Stack, TerminationMessage
 from muster_contract.wire import encode
 from muster_trainer.supervisor import reporting
-from muster_trainer.supervisor.last_words import last_words
 from muster_trainer.supervisor.reporting import Reporter, report_of
 from muster_trainer.supervisor.succession import Succession
+from muster_trainer.supervisor.termination import termination_of
 from tests.support.waiting import wait_until
 from tests.unit.channel.test_tokens import ApiServer, token
 from tests.unit.control.control_worlds import job_object
@@ -254,8 +254,10 @@ def test_a_replica_reports_its_start_its_progress_and_its_end(operator: Operator
     failed = replace(report.processes[0], state="Exited", exit_code=None, signal="SIGKILL")
     stack = Stack(attempt=0, rank=0, state="sleeping", frames=("recv (torch/distributed.py:7)",), waits=True)
     supervisor.send(replace(report, processes=(failed,), stacks=(stack,)))
-    words = LastWords(code=137, reason="ProcessKilled", message="killed", attempt=0, rank=0, signal="SIGKILL", step=120, loss="nan")
-    final = replace(report, last_words=replace(words, commit=report.checkpoint, evaluation=report.evaluation, ended_at=1795260509.5))
+    words = TerminationMessage(
+        code=137, reason="ProcessKilled", message="killed", attempt=0, rank=0, signal="SIGKILL", step=120, loss="nan"
+    )
+    final = replace(report, termination=replace(words, commit=report.checkpoint, evaluation=report.evaluation, ended_at=1795260509.5))
     supervisor.reporter.finish(final, seconds=60)
     assert operator.report is not None
     assert replace(operator.report, sequence=0) == final
@@ -294,7 +296,7 @@ def test_a_running_replica_gets_the_reply_that_the_status_gives(
 
 def ended(supervisor: Supervisor, code: int) -> Succession:
     """The supervisor between two attempts, after the processes of attempt 0 ended with `code`."""
-    return Succession(supervisor.reporter, supervisor.inbox, last_words(code, "why", 0), supervisor.first)  # type: ignore[arg-type]
+    return Succession(supervisor.reporter, supervisor.inbox, termination_of(code, "why", 0), supervisor.first)  # type: ignore[arg-type]
 
 
 def world_of(succession: Succession) -> tuple[threading.Thread, list[Any]]:
@@ -314,8 +316,8 @@ def test_a_replica_with_ended_processes_waits_for_the_next_world_and_joins_it(
     supervisor.until_reply(lambda reply: reply.attempt == 0)
     thread, world = world_of(ended(supervisor, code))
     waiting = supervisor.until_received(lambda report: report.waiting)
-    assert waiting.last_words is not None
-    assert (waiting.attempt, waiting.last_words.code, waiting.processes) == (0, code, ())
+    assert waiting.termination is not None
+    assert (waiting.attempt, waiting.termination.code, waiting.processes) == (0, code, ())
     operator.set_status(restarts(record))
     acknowledged = supervisor.until_received(lambda report: report.attempt == 1)
     assert (acknowledged.waiting, acknowledged.in_place, acknowledged.progress) == (True, True, None)
@@ -337,7 +339,7 @@ def test_a_replica_that_reported_its_end_joins_without_another_report(operator: 
     assert world[0]["MUSTER_ATTEMPT"] == "1"
     report = operator.report
     assert report is not None
-    assert (report.attempt, report.waiting, report.last_words, report.in_place) == (1, False, None, True)
+    assert (report.attempt, report.waiting, report.termination, report.in_place) == (1, False, None, True)
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
@@ -362,11 +364,11 @@ def test_a_replica_that_reports_too_often_waits_for_retry_after(operator: Operat
 
 def test_a_refused_report_is_sent_again_without_the_refused_fields(operator: Operator, supervisor: Supervisor) -> None:
     operator.set_status(RUNS)
-    words = LastWords(code=10, message="why", attempt=0, exit_code=1)
-    malformed = replace(running(supervisor.first), processes=(ProcessReport(rank=-1),), last_words=words)
+    words = TerminationMessage(code=10, message="why", attempt=0, exit_code=1)
+    malformed = replace(running(supervisor.first), processes=(ProcessReport(rank=-1),), termination=words)
     supervisor.reporter.update(malformed)
-    received = supervisor.until_received(lambda report: report.last_words is not None)
-    assert replace(received, sequence=0) == replace(supervisor.first, phase=None, last_words=replace(words, message=""))
+    received = supervisor.until_received(lambda report: report.termination is not None)
+    assert replace(received, sequence=0) == replace(supervisor.first, phase=None, termination=replace(words, message=""))
     [message] = supervisor.messages
     assert "400 Bad Request" in message
     assert "processes[0].rank: a whole number of at least 0" in message

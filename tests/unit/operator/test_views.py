@@ -122,13 +122,13 @@ def test_a_pod_that_never_started_has_failed_if_its_phase_is_failed() -> None:
     assert "low on resource" in evicted.message
 
 
-def test_last_words_are_read_from_the_termination_message() -> None:
+def test_a_termination_message_is_read_from_the_termination_message() -> None:
     words = {"code": 20, "reason": "PeerLost", "message": "gone", "step": 7}
     reported = view(trainer(terminated={"exitCode": 20, "message": json.dumps(words)}))
-    assert reported.last_words is not None
-    assert (reported.last_words.code, reported.last_words.step) == (20, 7)
+    assert reported.termination is not None
+    assert (reported.termination.code, reported.termination.step) == (20, 7)
     plain = view(trainer(terminated={"exitCode": 1, "message": "Segmentation fault"}))
-    assert (plain.last_words, plain.message) == (None, "Segmentation fault")
+    assert (plain.termination, plain.message) == (None, "Segmentation fault")
     log = "".join(f"step {step}\n" for step in range(200)) + "Traceback:\n  at line 3\nValueError: no\n\n"
     assert view(trainer(terminated={"exitCode": 1, "message": log})).message == "Traceback: | at line 3 | ValueError: no"
 
@@ -250,19 +250,19 @@ def test_text_of_a_container_is_escaped_and_on_one_line() -> None:
     words = view(
         trainer(terminated={"exitCode": 10, "message": json.dumps({"code": 10, "message": forged, "commit": {"step": 1, "path": forged}})})
     )
-    assert words.last_words is not None
-    assert words.last_words.message.startswith("boom \\x1b]0;owned\\x07\\n2026")
+    assert words.termination is not None
+    assert words.termination.message.startswith("boom \\x1b]0;owned\\x07\\n2026")
     plain = view(trainer(terminated={"exitCode": 1, "message": forged}))
     waits = view(trainer(waiting={"reason": "ImagePullBackOff\x1b", "message": forged}))
-    commit = words.last_words.commit
-    texts = [words.last_words.message, plain.message, waits.message, waits.reason, commit.path if commit else ""]
+    commit = words.termination.commit
+    texts = [words.termination.message, plain.message, waits.message, waits.reason, commit.path if commit else ""]
     assert all(text and text.isprintable() for text in texts)
 
 
 @pytest.mark.parametrize("fields", [{"step": 10**30}, {"attempt": 10**12}, {"code": 10**6}, {"evaluation": {"metrics": {"a": 1e999}}}])
-def test_last_words_with_numbers_out_of_bounds_are_ignored(fields: dict[str, Any]) -> None:
+def test_termination_with_numbers_out_of_bounds_are_ignored(fields: dict[str, Any]) -> None:
     ended = view(trainer(terminated={"exitCode": 10, "message": json.dumps({"code": 10, "message": "boom", **fields})}))
-    assert (ended.last_words, ended.exit_code) == (None, 10)
+    assert (ended.termination, ended.exit_code) == (None, 10)
 
 
 def fetcher(code: int, message: str) -> dict[str, Any]:
@@ -278,11 +278,11 @@ def test_the_end_of_a_failed_fetcher_is_that_of_its_replica() -> None:
     words = {"code": 33, "reason": "InputRefused", "message": "input base: model org/none does not exist", "attempt": 2}
     failed = view(fetcher(33, json.dumps(words)))
     assert (failed.phase, failed.exit_code, failed.fetch_failed, failed.side_car_runs) == (ReplicaPhase.FAILED, 33, True, False)
-    assert failed.last_words is not None
-    assert failed.last_words.message == words["message"]
+    assert failed.termination is not None
+    assert failed.termination.message == words["message"]
     assert failed.finished == datetime(2026, 11, 21, 12, 0, 9, tzinfo=UTC)
     killed = view(fetcher(137, ""))
-    assert (killed.phase, killed.fetch_failed, killed.last_words) == (ReplicaPhase.FAILED, True, None)
+    assert (killed.phase, killed.fetch_failed, killed.termination) == (ReplicaPhase.FAILED, True, None)
     done = {**fetcher(0, ""), "phase": "Pending"}
     assert (view(done).phase, view(done).fetch_failed) == (ReplicaPhase.PENDING, False)
 
@@ -327,7 +327,7 @@ LARGE: dict[str, dict[str, Any]] = {
     "a message": {"phase": "Failed", "message": MEGABYTE},
     "the end of a log": trainer(terminated={"exitCode": 1, "message": MEGABYTE}),
     "lines of a log": trainer(terminated={"exitCode": 1, "message": "\n" * (1 << 20)}),
-    "last words": trainer(terminated={"exitCode": 1, "message": json.dumps({"code": 10, "message": MEGABYTE})}),
+    "termination message": trainer(terminated={"exitCode": 1, "message": json.dumps({"code": 10, "message": MEGABYTE})}),
     "a cause of waiting": trainer(waiting={"reason": "ImagePullBackOff", "message": MEGABYTE}),
     "devices": {
         "containerStatuses": [

@@ -14,8 +14,8 @@ from muster.api.job import TrainingJob
 from muster.api.preset import Defaults
 from muster.render.addresses import ClusterAddresses
 from muster.render.defaults import JobDefaults, written_out
-from muster.render.form import form_of
 from muster.render.manifests import render
+from muster.render.template_hash import template_hash_of
 from muster.strategies.registry import strategy_of
 from tests.support.golden_jobs import IMAGES, environment_of, job_of
 from tests.support.presets import H100_8
@@ -133,9 +133,11 @@ def test_another_preset_or_another_version_of_it_changes_the_form() -> None:
     changed["template"]["spec"]["containers"][0]["env"][0]["value"] = "eth1"
     other_role = copy.deepcopy(H100_8)
     other_role["roles"]["worker"]["template"]["spec"]["nodeSelector"] = {"node": "h200-8"}
-    forms = [form_of(spec, (JobDefaults(), *more)) for more in ((), *((defaults(each),) for each in (H100_8, changed, other_role)))]
+    forms = [
+        template_hash_of(spec, (JobDefaults(), *more)) for more in ((), *((defaults(each),) for each in (H100_8, changed, other_role)))
+    ]
     assert len(set(forms)) == 4
-    assert form_of(spec, ()) == forms[0]
+    assert template_hash_of(spec, ()) == forms[0]
 
 
 names = st.sampled_from(["a", "b", "c"])
@@ -189,6 +191,6 @@ def test_a_job_with_a_preset_equals_the_job_with_all_fields_written_out(
     out = job.model_copy(update={"spec": written_out(job.spec, preset)})
     named, plain = pods(job, preset), pods(out)
     for pod in (*named, *plain):
-        del pod["metadata"]["labels"]["muster.dev/form"]
+        del pod["metadata"]["labels"]["muster.dev/template-hash"]
     assert named == plain
     assert not problems(out)

@@ -11,9 +11,9 @@ from muster.api.job import TrainingJob
 from muster.api.spec import GangMode
 from muster.render.addresses import ClusterAddresses
 from muster.render.defaults import JobDefaults
-from muster.render.form import is_outdated
 from muster.render.gang import SCHEDULERS, chosen, pod_group, priority_class_of, with_count
 from muster.render.manifests import render_replica
+from muster.render.template_hash import is_outdated
 from tests.support.golden_jobs import IMAGES, UID, job_of
 
 NATIVE, COSCHEDULING, VOLCANO = "scheduling.k8s.io", "scheduling.x-k8s.io", "scheduling.volcano.sh"
@@ -130,6 +130,12 @@ def test_a_pod_group_is_outdated_if_more_than_its_count_differs() -> None:
     assert is_outdated(existing, group(scheduling={"priorityClassName": "high"}))
     assert is_outdated(existing, group(elastic={"minReplicas": 2, "maxReplicas": 3}))
     assert is_outdated({"metadata": {}}, group())
+
+
+def test_an_object_of_an_older_release_has_its_template_hash_in_the_older_label() -> None:
+    wanted = {"metadata": {"labels": {"muster.dev/template-hash": "1a2b"}}}
+    assert not is_outdated({"metadata": {"labels": {"muster.dev/form": "1a2b"}}}, wanted)
+    assert is_outdated({"metadata": {"labels": {"muster.dev/form": "other"}}}, wanted)
 
 
 def test_an_evaluator_is_not_a_member_of_the_gang() -> None:

@@ -13,8 +13,8 @@ from muster.api.spec import CHIEF, EVALUATOR, PS, WORKER, RoleName, TrainingJobS
 from muster.api.status import Phase, TrainingJobStatus
 from muster.render.addresses import ClusterAddresses
 from muster.render.defaults import JobDefaults
-from muster.render.form import form_of
 from muster.render.manifests import plans_of, render_replica
+from muster.render.template_hash import template_hash_of
 from muster.strategies.registry import strategy_of
 from muster_contract.environment import LARGE_VARIABLES
 from muster_contract.large_variables import unpack
@@ -65,7 +65,7 @@ def test_a_pod_has_labels_with_its_job_replica_and_attempt() -> None:
         "muster.dev/role": "worker",
         "muster.dev/index": "1",
         "muster.dev/attempt": "2",
-        "muster.dev/form": form_of(job_of(JOBS["parameter-server"]).spec, ()),
+        "muster.dev/template-hash": template_hash_of(job_of(JOBS["parameter-server"]).spec, ()),
         "app.kubernetes.io/name": "muster-training",
         "app.kubernetes.io/instance": "job",
         "app.kubernetes.io/component": "worker",
@@ -85,10 +85,10 @@ def test_a_pod_has_labels_with_its_job_replica_and_attempt() -> None:
         ({}, {"metadata": {"labels": {"a": "b"}}}, False),
     ],
 )
-def test_only_fields_that_change_pods_change_the_form(spec: dict[str, Any], defaults: dict[str, Any], alike: bool) -> None:
+def test_only_fields_that_change_pods_change_the_template_hash(spec: dict[str, Any], defaults: dict[str, Any], alike: bool) -> None:
     plain = {"strategy": "DDP", "trainer": {"task": "digits"}}
-    form = form_of(TrainingJobSpec.model_validate({**plain, **spec}), (JobDefaults(template=defaults),))
-    assert (form == form_of(TrainingJobSpec.model_validate(plain), ())) is alike
+    digest = template_hash_of(TrainingJobSpec.model_validate({**plain, **spec}), (JobDefaults(template=defaults),))
+    assert (digest == template_hash_of(TrainingJobSpec.model_validate(plain), ())) is alike
 
 
 def test_every_address_is_the_host_name_of_a_pod() -> None:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from muster_contract.environment import ReplicaEnvironment
 from muster_contract.events import Fingerprint
 from muster_contract.notices import Notice
-from muster_contract.reports import MAX_REPORT, LastWords, Progress, Report
+from muster_contract.reports import MAX_REPORT, Progress, Report, TerminationMessage
 from muster_contract.run_state import RunState, apply, with_state
 from muster_contract.wire import decode, parse
 from muster_trainer.supervisor import reporting
@@ -166,17 +166,17 @@ def test_a_supervisor_waits_as_long_as_the_answer_requests(header: dict[str, str
 @pytest.mark.parametrize("status", [400, 413])
 def test_a_refused_report_is_sent_again_with_only_its_essential_fields(status: int) -> None:
     messages: list[str] = []
-    words = LastWords(code=10, message="why", attempt=0, exit_code=1)
+    words = TerminationMessage(code=10, message="why", attempt=0, exit_code=1)
     training = replace(TRAINING, progress=Progress(step=7))
     with coordinating(Coordinator(answers=[(status, {}), (200, {}), (status, {})])) as coordinator:
         supervisor = reporter(coordinator, messages)
         supervisor.update(training)
         coordinator.until(lambda: len(coordinator.received) >= 2)
-        supervisor.finish(replace(training, waiting=True, last_words=words), seconds=SOON)
+        supervisor.finish(replace(training, waiting=True, termination=words), seconds=SOON)
     reports = [decode(Report, body) for _, body in coordinator.received]
     assert reports[0] == replace(training, sequence=1)
     assert reports[1] == replace(REPORT, sequence=1)
-    assert reports[-1] == replace(REPORT, sequence=2, waiting=True, last_words=replace(words, message=""))
+    assert reports[-1] == replace(REPORT, sequence=2, waiting=True, termination=replace(words, message=""))
     assert len(messages) == 1
     assert f"a report is refused ({status}" in messages[0]
 
@@ -241,7 +241,7 @@ def test_changes_are_gathered_while_processes_run_and_their_end_is_not(monkeypat
         coordinator.until(lambda: supervisor.interval == 600)
         supervisor.update(TRAINING)
         supervisor.update(replace(REPORT, phase="Saving"))
-        supervisor.update(replace(REPORT, waiting=True, last_words=LastWords(20)))
+        supervisor.update(replace(REPORT, waiting=True, termination=TerminationMessage(20)))
         coordinator.until(lambda: len(coordinator.received) == 2)
         assert coordinator.received[1][1]["waiting"]
         supervisor.finish(REPORT, seconds=SOON)

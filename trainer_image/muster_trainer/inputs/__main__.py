@@ -24,8 +24,8 @@ from muster_contract.wire import encode
 from muster_trainer.inputs.cache import Entry, open_cache
 from muster_trainer.inputs.fetch import STALL_SECONDS, Job, job_of
 from muster_trainer.inputs.remote import Listing
-from muster_trainer.supervisor.last_words import last_words_of, write
 from muster_trainer.supervisor.reporting import Reporter, report_of
+from muster_trainer.supervisor.termination import termination_of_error, write
 
 AGREE_SECONDS = 15.0
 """How long a replica waits for the operator to name a revision. All replicas then use the same revision."""
@@ -83,7 +83,7 @@ class Progress:
 
 
 def main(environ: Mapping[str, str], arguments: list[str]) -> int:
-    """Fetches all inputs, and returns the exit code. Writes last words if it fails in a pod."""
+    """Fetches all inputs, and returns the exit code. Writes a termination message if it fails in a pod."""
     replica: ReplicaEnvironment | None = None
     progress: Progress | None = None
     try:
@@ -158,8 +158,8 @@ def _failed(error: TrainerError, replica: ReplicaEnvironment | None, progress: P
     if progress is not None:
         progress.finish()
     if NAMES["job"] in environ:
-        words = last_words_of(error, replica.attempt if replica else None)
-        if problem := write(words, path_in(environ, "termination_log")):
+        termination = termination_of_error(error, replica.attempt if replica else None)
+        if problem := write(termination, path_in(environ, "termination_log")):
             say(problem)
     return error.code
 

@@ -188,7 +188,7 @@ class Snapshots:
         """Takes a snapshot after `step`, once the previous one is complete. Calls `on_complete` with the bytes that snapshots take in all
         replicas, in another thread; None if snapshots do not fit."""
         began = time.monotonic()
-        self.land()
+        self.finish()
         self.between.start(step)
         if not self.is_on or (self._needs_step and not self.between.step_seconds):
             on_complete(None)  # before the first step it is not known how much memory the training needs
@@ -225,7 +225,7 @@ class Snapshots:
         if copying is not None:
             copying.finish()
 
-    def land(self) -> None:
+    def finish(self) -> None:
         """Waits until the snapshot under way is complete."""
         flight, self._flight = self._flight, None
         if flight is not None:

@@ -1,4 +1,4 @@
-"""Runs a replica: one attempt after another, from its environment to its last words. Read `supervise` from top to bottom."""
+"""Runs a replica: one attempt after another, from its environment to its termination message. Read `supervise` from top to bottom."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from dataclasses import replace
 from muster_contract.codes import ExitCode
 from muster_contract.environment import ReplicaEnvironment, path_in
 from muster_contract.errors import TrainerError
-from muster_contract.reports import LastWords, Report
+from muster_contract.reports import Report, TerminationMessage
 from muster_trainer.supervisor.environment import Launch, plan, unpacked, with_world
 from muster_trainer.supervisor.events import EventLog
 from muster_trainer.supervisor.history import HistoryWriter
 from muster_trainer.supervisor.image import prepared, with_library
-from muster_trainer.supervisor.last_words import last_words, last_words_of, write
 from muster_trainer.supervisor.listener import Listener
 from muster_trainer.supervisor.memories import Memories
 from muster_trainer.supervisor.output import say
@@ -25,6 +24,7 @@ from muster_trainer.supervisor.snapshot_copier import SnapshotCopier
 from muster_trainer.supervisor.status_posts import status_variables
 from muster_trainer.supervisor.succession import Succession
 from muster_trainer.supervisor.survivors import Survivors
+from muster_trainer.supervisor.termination import termination_of, termination_of_error, write
 from muster_trainer.supervisor.trackers import mlflow_run, tracker_variables
 from muster_trainer.supervisor.warm import Starter
 
@@ -32,44 +32,44 @@ REPORT_SECONDS = 2.0
 
 
 def supervise(environ: Mapping[str, str], inbox: SignalInbox) -> int:
-    """Runs the replica that `environ` describes, one attempt after another. Writes the last words, and returns the exit code."""
+    """Runs the replica that `environ` describes, one attempt after another. Writes the termination message, and returns the exit code."""
     try:
         replica = ReplicaEnvironment.from_environment(environ)
         environ = prepared(environ)
     except TrainerError as error:
-        words = last_words_of(error, None)
-        _write(words, environ)
-        return words.code
+        termination = termination_of_error(error, None)
+        _write(termination, environ)
+        return termination.code
     reporter, starter, history = Reporter(replica, say, inbox.wake), Starter(inbox), HistoryWriter(say)
     memories, survivors = Memories(say), Survivors()
     standby = replica.standby
     while True:
-        words, report = (
+        termination, report = (
             _stand_by(environ, replica, starter)
             if standby
             else _live(environ, inbox, reporter, starter=starter, history=history, memories=memories, survivors=survivors)
         )
-        succession = Succession(reporter, inbox, words, report, standby=standby)
+        succession = Succession(reporter, inbox, termination, report, standby=standby)
         with _copying(replica, memories, reporter) if standby else nullcontext():
             world = succession.await_world()
         if world is None:
-            words = succession.words
+            termination = succession.termination
             break
         environ, standby = with_world(environ, world), False
     survivors.end()
     starter.close()
-    _write(words, environ)
-    reporter.finish(replace(report, last_words=words), seconds=REPORT_SECONDS)
+    _write(termination, environ)
+    reporter.finish(replace(report, termination=termination), seconds=REPORT_SECONDS)
     history.finish()
-    return words.code
+    return termination.code
 
 
-def _stand_by(environ: Mapping[str, str], replica: ReplicaEnvironment, starter: Starter) -> tuple[LastWords, Report]:
+def _stand_by(environ: Mapping[str, str], replica: ReplicaEnvironment, starter: Starter) -> tuple[TerminationMessage, Report]:
     """Imports the framework and opens the task, so that the replica can join a world sooner."""
     with suppress(TrainerError):  # it is raised again when the processes start
         starter.warm_up(environ, bundled=replica.trainer_spec.is_bundled)
         starter.prepare(replica.processes, opens_task=True)
-    return last_words(ExitCode.PREEMPTED, "this stand-by replica has joined no world", None), report_of(replica)
+    return termination_of(ExitCode.PREEMPTED, "this stand-by replica has joined no world", None), report_of(replica)
 
 
 @contextmanager
@@ -100,8 +100,8 @@ def _live(
     history: HistoryWriter,
     memories: Memories,
     survivors: Survivors,
-) -> tuple[LastWords, Report]:
-    """Runs one attempt. Returns its last words and its last report."""
+) -> tuple[TerminationMessage, Report]:
+    """Runs one attempt. Returns its termination message and its last report."""
     replica = ReplicaEnvironment.from_environment(environ)
     try:
         spec, environ = replica.trainer_spec, unpacked(environ)
@@ -127,11 +127,11 @@ def _live(
                 history=history,
                 survivors=survivors,
             )
-            words = life.run()
-            history.write(replica, life.history(words), environ)
-            return words, life.report()
+            termination = life.run()
+            history.write(replica, life.history(termination), environ)
+            return termination, life.report()
     except TrainerError as error:
-        return last_words_of(error, replica.attempt), report_of(replica)
+        return termination_of_error(error, replica.attempt), report_of(replica)
 
 
 def _with_trackers(launches: list[Launch], replica: ReplicaEnvironment) -> list[Launch]:
@@ -160,8 +160,8 @@ def _status_variables(environ: Mapping[str, str], replica: ReplicaEnvironment, l
         return {}
 
 
-def _write(words: LastWords, environ: Mapping[str, str]) -> None:
-    if words.code != ExitCode.COMPLETED:
-        say(words.message)
-    if problem := write(words, path_in(environ, "termination_log")):
+def _write(termination: TerminationMessage, environ: Mapping[str, str]) -> None:
+    if termination.code != ExitCode.COMPLETED:
+        say(termination.message)
+    if problem := write(termination, path_in(environ, "termination_log")):
         say(problem)

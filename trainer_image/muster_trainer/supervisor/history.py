@@ -33,7 +33,7 @@ from muster_contract.history import (
     STORED_ATTEMPTS,
     ReplicaRecord,
 )
-from muster_contract.reports import LastWords
+from muster_contract.reports import TerminationMessage
 from muster_contract.wire import LARGEST_INT, encode
 from muster_trainer.supervisor import image
 from muster_trainer.supervisor.events import Line
@@ -102,7 +102,7 @@ class AttemptRecord:
                 series = self._series.setdefault(name, Series(MOST_STEPS if name == Step.event else MOST_OTHERS))
                 series.add(line.event, encoded)
 
-    def files(self, words: LastWords, output: Sequence[str]) -> dict[str, bytes]:
+    def files(self, termination: TerminationMessage, output: Sequence[str]) -> dict[str, bytes]:
         """The content of each file by name. The record is the last file."""
         replica = self._replica
         steps = self._series.get(Step.event)
@@ -117,7 +117,7 @@ class AttemptRecord:
             began=self._began,
             ended=time.time(),
             every_step=steps is None or steps.stride == 1,
-            last_words=words,
+            termination=termination,
         )
         log = "".join(f"{line[:LOG_LINE]}\n" for line in output[-LOG_LINES:])
         return {

@@ -105,7 +105,7 @@ class Outcome:
 
     @property
     def reason(self) -> str:
-        """The reason in last words. The process that failed may report one that says more than the code."""
+        """The reason in the termination message. The process that failed may report one that says more than the code."""
         error = self.culprit.error if self.culprit else None
         return finer_reason(self.code, error.reason if error else None) or reason_of(self.code)
 

@@ -1,4 +1,4 @@
-"""The processes of a replica in one attempt, from their start to its last words. Read `Replica.run` from top to bottom."""
+"""The processes of a replica in one attempt, from their start to its termination message. Read `Replica.run` from top to bottom."""
 
 from __future__ import annotations
 
@@ -26,14 +26,13 @@ from muster_contract.events import (
     Waiting,
 )
 from muster_contract.notices import Notice, NoticeReason
-from muster_contract.reports import LastWords, ProcessReport, ProcessState, Report, Stack
+from muster_contract.reports import ProcessReport, ProcessState, Report, Stack, TerminationMessage
 from muster_contract.run_state import RunState, apply, with_notice
 from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.supervisor import stacks
 from muster_trainer.supervisor.environment import Launch
 from muster_trainer.supervisor.events import EventLog, EventReader, Line
 from muster_trainer.supervisor.history import AttemptRecord, HistoryWriter
-from muster_trainer.supervisor.last_words import last_words
 from muster_trainer.supervisor.listener import Connection, Listener
 from muster_trainer.supervisor.outcome import STOPPED, End, Outcome, judge, meaning
 from muster_trainer.supervisor.output import Output, say
@@ -45,6 +44,7 @@ from muster_trainer.supervisor.reporting import Reporter, report_of
 from muster_trainer.supervisor.signals import SignalInbox
 from muster_trainer.supervisor.stop_requests import StopRequests
 from muster_trainer.supervisor.survivors import Survivors, order_to_leave
+from muster_trainer.supervisor.termination import termination_of
 from muster_trainer.supervisor.warm import Starter
 
 SIBLING_GRACE = 3.0  # seconds from SIGTERM to SIGKILL for the siblings of a failed process that cannot save
@@ -144,8 +144,8 @@ class Replica:
         self._started = self._moved = time.monotonic()
         self._selector = selectors.DefaultSelector()
 
-    def run(self) -> LastWords:
-        """Starts the processes, waits for their end, and leaves nothing behind. Returns the last words."""
+    def run(self) -> TerminationMessage:
+        """Starts the processes, waits for their end, and leaves nothing behind. Returns the termination message."""
         become_subreaper()
         try:
             self._start()
@@ -163,10 +163,10 @@ class Replica:
         self._drain_events()
         self._output.finish(OUTPUT_SECONDS)
         self._close()
-        return self._last_words()
+        return self._termination_message()
 
     def report(self) -> Report:
-        """The report as of now, without last words."""
+        """The report as of now, without a termination message."""
         now = time.monotonic()
         idle = round(now - self._moved, 3)
         unwatched = self._listener is not None and self._listener.posts.is_only_source
@@ -183,9 +183,9 @@ class Replica:
         report = replace(report_of(self._replica, self._state), processes=processes, stacks=self._stacks)
         return report if unwatched else replace(report, idle_seconds=idle)
 
-    def history(self, words: LastWords) -> dict[str, bytes]:
+    def history(self, termination: TerminationMessage) -> dict[str, bytes]:
         """The files with what the replica did in this attempt."""
-        return self._record_of_attempt.files(words, self._output.last_lines())
+        return self._record_of_attempt.files(termination, self._output.last_lines())
 
     def _start(self) -> None:
         self._selector.register(self._inbox, selectors.EVENT_READ)
@@ -476,7 +476,7 @@ class Replica:
         no_progress = self._moved == self._started
         return self._replica.attempt == 0 and no_progress and ended.seconds < START_SECONDS and not self._spec.is_bundled
 
-    def _last_words(self) -> LastWords:
+    def _termination_message(self) -> TerminationMessage:
         ends = [self._end(ended) for ended in self._ends] + self._ends_of_survivors()
         outcome = judge(
             ends,
@@ -489,12 +489,12 @@ class Replica:
         )
         if self._was_ended_with_job(outcome):
             outcome = self._outcome_with_job()
-        words = last_words(outcome.code, outcome.message, self._replica.attempt, self._state)
+        termination = termination_of(outcome.code, outcome.message, self._replica.attempt, self._state)
         culprit = outcome.culprit
         if culprit is None:
-            return words
+            return termination
         return replace(
-            words,
+            termination,
             reason=outcome.reason,
             rank=culprit.rank,
             exit_code=culprit.exit_code,

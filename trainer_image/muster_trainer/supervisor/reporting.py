@@ -15,7 +15,17 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from urllib.parse import urlsplit
 
 from muster_contract.environment import ReplicaEnvironment
-from muster_contract.reports import MAX_INTERVAL, MAX_REPLY, MAX_REPORT, LastWords, Progress, Reply, Report, SnapshotServer, SnapshotSource
+from muster_contract.reports import (
+    MAX_INTERVAL,
+    MAX_REPLY,
+    MAX_REPORT,
+    Progress,
+    Reply,
+    Report,
+    SnapshotServer,
+    SnapshotSource,
+    TerminationMessage,
+)
 from muster_contract.run_state import RunState, with_state
 from muster_contract.wire import encode, parse
 
@@ -142,7 +152,7 @@ class Reporter:
     def _is_urgent(self) -> bool:
         """Whether the report is about the end of processes. The other replicas wait for it."""
         report = self._report
-        return self._final or (self._changed and report is not None and bool(report.waiting or report.last_words or report.stacks))
+        return self._final or (self._changed and report is not None and bool(report.waiting or report.termination or report.stacks))
 
     def _post(self, report: Report) -> float:
         """Posts a report. Returns the least seconds until the next one."""
@@ -269,10 +279,15 @@ def _essential(report: Report) -> Report:
     """The report with only the replica and the end of its processes."""
     names = ("job", "job_uid", "pod", "pod_uid", "role", "index", "attempt", "sequence", "in_place", "waiting")
     essential = Report(**{name: getattr(report, name) for name in names})
-    words = report.last_words
-    if words is None:
+    termination = report.termination
+    if termination is None:
         return essential
-    return replace(essential, last_words=LastWords(words.code, attempt=words.attempt, exit_code=words.exit_code, signal=words.signal))
+    return replace(
+        essential,
+        termination=TerminationMessage(
+            termination.code, attempt=termination.attempt, exit_code=termination.exit_code, signal=termination.signal
+        ),
+    )
 
 
 def _retry_seconds(value: str | None) -> float:

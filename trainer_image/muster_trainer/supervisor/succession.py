@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from muster_contract.codes import ExitCode, reason_of, signal_name
-from muster_contract.reports import LastWords, Report
+from muster_contract.reports import Report, TerminationMessage
 from muster_contract.run_state import RunState, with_state
-from muster_trainer.supervisor.last_words import last_words
 from muster_trainer.supervisor.processes import oom_kills
 from muster_trainer.supervisor.reporting import Reporter
 from muster_trainer.supervisor.signals import SignalInbox
+from muster_trainer.supervisor.termination import termination_of
 
 SILENCE = 300.0  # seconds without a reply after which the replica ends; long, because the operator may be restarted or replaced
 FIRST_REPLY = 10.0  # seconds for the first reply; without one, there may be no operator that restarts in place
@@ -25,33 +25,35 @@ _STOPPED = frozenset({ExitCode.COMPLETED, ExitCode.PREEMPTED, ExitCode.PREEMPTED
 
 
 class Succession:
-    """The wait for the next attempt. `words` and `report` are the last ones of the attempt that has ended. `standby` is True if there was
-    no attempt yet."""
+    """The wait for the next attempt. `termination` and `report` are the last ones of the attempt that has ended. `standby` is True if
+    there was no attempt yet."""
 
-    def __init__(self, reporter: Reporter, inbox: SignalInbox, words: LastWords, report: Report, *, standby: bool = False) -> None:
+    def __init__(
+        self, reporter: Reporter, inbox: SignalInbox, termination: TerminationMessage, report: Report, *, standby: bool = False
+    ) -> None:
         self._reporter = reporter
         self._inbox = inbox
-        self._words = words
+        self._termination = termination
         self._report = report
         self._attempt = report.attempt
         self._superseded = standby or (reporter.reply is not None and reporter.reply.attempt > self._attempt)
 
     @property
-    def words(self) -> LastWords:
-        """The last words of the replica if it ends now.
+    def termination(self) -> TerminationMessage:
+        """The termination message of the replica if it ends now.
 
-        If it waits for a later attempt, the words are about that attempt, in which it has done nothing. If its processes were ended for a
+        If it waits for a later attempt, the message is about that attempt, in which it has done nothing. If its processes were ended for a
         later attempt, they have not completed the job, but their commits are valid.
         """
-        if not self._superseded or self._words.code not in _STOPPED:
-            return self._words
+        if not self._superseded or self._termination.code not in _STOPPED:
+            return self._termination
         if self._attempt > self._report.attempt:
             message = f"ended before attempt {self._attempt} began"
-            return last_words(ExitCode.PREEMPTED_NOT_SAVED, message, self._attempt)
-        if self._words.code == ExitCode.COMPLETED:
+            return termination_of(ExitCode.PREEMPTED_NOT_SAVED, message, self._attempt)
+        if self._termination.code == ExitCode.COMPLETED:
             code = ExitCode.PREEMPTED_NOT_SAVED
-            return replace(self._words, code=int(code), reason=reason_of(code), message="ended because a later attempt begins")
-        return self._words
+            return replace(self._termination, code=int(code), reason=reason_of(code), message="ended because a later attempt begins")
+        return self._termination
 
     def await_world(self) -> Mapping[str, str] | None:
         """Waits for the next attempt. Returns the environment of its processes, or None if the replica must end."""
@@ -75,9 +77,9 @@ class Succession:
     def _is_to_wait(self) -> bool:
         if self._inbox.stops or not self._reporter.is_active:
             return False
-        if self._words.signal == signal_name(signal.SIGKILL) and oom_kills():  # ends, so that the kubelet reports OOMKilled
+        if self._termination.signal == signal_name(signal.SIGKILL) and oom_kills():  # ends, so that the kubelet reports OOMKilled
             return False
-        return self._superseded or self._words.code not in _FINAL
+        return self._superseded or self._termination.code not in _FINAL
 
     def _may_continue(self, began: float) -> bool:
         """Whether a next attempt is still possible."""
@@ -91,11 +93,13 @@ class Succession:
     def _update_report(self) -> None:
         """Reports that no process of an older attempt runs, and the end of the previous attempt. If the end was requested because a later
         attempt begins, it is no preemption, and only the last step counts."""
-        words: LastWords | None = self._words
-        if self._superseded and self._words.code in _STOPPED:
-            ended = last_words(ExitCode.PEER_LOST, "ended because a later attempt begins", self._words.attempt)
-            words = None if self._words.step is None else replace(ended, step=self._words.step, loss=self._words.loss)
+        termination: TerminationMessage | None = self._termination
+        if self._superseded and self._termination.code in _STOPPED:
+            ended = termination_of(ExitCode.PEER_LOST, "ended because a later attempt begins", self._termination.attempt)
+            termination = (
+                None if self._termination.step is None else replace(ended, step=self._termination.step, loss=self._termination.loss)
+            )
         report = self._report
         if self._attempt != report.attempt:
             report = with_state(replace(report, processes=(), idle_seconds=None), RunState())
-        self._reporter.update(replace(report, attempt=self._attempt, waiting=True, last_words=words))
+        self._reporter.update(replace(report, attempt=self._attempt, waiting=True, termination=termination))

@@ -83,7 +83,7 @@ class PeersMemory(Protocol):
     def store_alone(self, step: int, event: str | None) -> bool:
         """Stores this rank's part of the state after `step`, the last one, without a collective. Returns whether the memory has it."""
 
-    def land(self) -> None:
+    def finish(self) -> None:
         """Waits until the snapshot that `begin` has begun is complete."""
 
 

@@ -98,13 +98,13 @@ class Training:
 
     def _evaluate(self, done: int) -> None:
         if self.task.test is not None:
-            self.memory.land()
+            self.memory.finish()
         evaluate(self.state, self.reports, done)
 
     def _finish(self) -> ExitCode:
         """After the last step: the final commit, the evaluation, and the export."""
         total = self.state.total
-        self.memory.land()
+        self.memory.finish()
         if not self.checkpoints.save_at_end():
             return self._stop(total)
         self._evaluate(total)

@@ -30,7 +30,7 @@ from muster_trainer.training.interval import SaveInterval
 
 
 @dataclass
-class _Flight:
+class _PendingSave:
     """A save in flight. `work` is the task of this rank: first writing its part, then, on rank 0, the commit. `blocked` is the time in
     seconds for which training has waited."""
 
@@ -58,18 +58,18 @@ class Saver:
         self.path: Location | None = None
         self.began = time.monotonic()
         self.seconds = self._own_seconds = 0.0
-        self._flight: _Flight | None = None
+        self._pending: _PendingSave | None = None
         self._since = self.began
         self._thread = ThreadPoolExecutor(1, "save", initializer=yield_to_steps)
 
     @property
     def in_flight(self) -> bool:
-        return self._flight is not None
+        return self._pending is not None
 
     @property
     def busy(self) -> bool:
         """Whether this rank still works for the save in flight."""
-        return self._flight is not None and not self._flight.work.done()
+        return self._pending is not None and not self._pending.work.done()
 
     def begin(self, manifest: Manifest) -> None:
         """Copies the state, and writes the copy while training continues. First waits for the previous save.
@@ -77,10 +77,10 @@ class Saver:
         A rank without memory for a copy waits until its part is written. The others then wait for it in the next step.
         """
         with self._blocking(Activity.SAVING, Activity.TRAINING):
-            self._land()
-            flight = self._take_off(manifest, room=spare_bytes())
-            if not flight.part.copied:
-                wait([flight.work])
+            self._finish()
+            pending = self._start(manifest, room=spare_bytes())
+            if not pending.part.copied:
+                wait([pending.work])
 
     def save(self, manifest: Manifest) -> None:
         """Saves the current step at once, without a copy, unless it is saved already.
@@ -91,10 +91,10 @@ class Saver:
         during, after = (Activity.STOPPING, Activity.STOPPING) if is_stopping else (Activity.SAVING, Activity.TRAINING)
         with self._blocking(during, after):
             with suppress(StorageUnavailable):
-                self._land()
+                self._finish()
             if self.step != manifest.step:
-                self._take_off(manifest, room=0)
-                self._land()
+                self._start(manifest, room=0)
+                self._finish()
 
     def rescue(self, manifest: Manifest) -> None:
         """This rank saves the state after the last step by itself, because its peers are gone. Does nothing if the engine does not have
@@ -103,10 +103,10 @@ class Saver:
         self._since = began = time.monotonic()
 
         def commit(directory: Location, staging: Path, part: Part) -> None:
-            flight = _Flight(manifest, directory, staging, part, began, Future())
-            size, _ = self._commit(flight, [self._write(part, staging, directory)])
-            self._committed(flight)
-            self._report(flight, size)
+            pending = _PendingSave(manifest, directory, staging, part, began, Future())
+            size, _ = self._commit(pending, [self._write(part, staging, directory)])
+            self._committed(pending)
+            self._report(pending, size)
 
         saved = rescue(self.store, manifest.step, seconds=self.seconds, stage=self.engine.rescue, commit=commit)
         if saved is not None:
@@ -114,65 +114,65 @@ class Saver:
 
     def _abandon_save(self) -> None:
         """Waits for the end of the save in flight, and removes what it has staged. Raises StorageUnavailable if it does not end."""
-        if self._flight is not None:
-            if wait([self._flight.work], RESCUE_SECONDS).not_done:
-                raise StorageUnavailable(f"checkpoint storage {self._flight.directory}: a save does not end")
-            files.remove_staging(self._flight.staging, self._flight.directory)
+        if self._pending is not None:
+            if wait([self._pending.work], RESCUE_SECONDS).not_done:
+                raise StorageUnavailable(f"checkpoint storage {self._pending.directory}: a save does not end")
+            files.remove_staging(self._pending.staging, self._pending.directory)
 
     def break_off(self) -> None:
         """Leaves the save in flight to its thread, because the world is gone. What it has written is removed when it ends."""
-        if self._flight is not None:
-            flight, self._flight = self._flight, None
-            flight.work.add_done_callback(lambda _: files.remove_staging(flight.staging, flight.directory))
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            pending.work.add_done_callback(lambda _: files.remove_staging(pending.staging, pending.directory))
 
     def advance(self) -> None:
         """Continues the save in flight, if there is one. Call it at a step at which no rank is busy."""
-        if self._flight is not None:
+        if self._pending is not None:
             with self._blocking():
-                self._advance(self._flight)
+                self._advance(self._pending)
 
-    def _take_off(self, manifest: Manifest, *, room: int) -> _Flight:
+    def _start(self, manifest: Manifest, *, room: int) -> _PendingSave:
         self._since = self.began = time.monotonic()
         directory = location_of(agree(self.engine, lambda: str(self.store.begin(manifest.step))))
         staging = files.staging_folder(directory)
         part = self.engine.part_to_save(staging, room=room)
         work = self._thread.submit(self._write, part, staging, directory)
-        self._flight = _Flight(manifest, directory, staging, part, self.began, work)
-        return self._flight
+        self._pending = _PendingSave(manifest, directory, staging, part, self.began, work)
+        return self._pending
 
-    def _land(self) -> None:
-        while self._flight is not None:
-            wait([self._flight.work])
-            self._advance(self._flight)
+    def _finish(self) -> None:
+        while self._pending is not None:
+            wait([self._pending.work])
+            self._advance(self._pending)
 
-    def _advance(self, flight: _Flight) -> None:
+    def _advance(self, pending: _PendingSave) -> None:
         try:
-            if flight.written:
-                size, self.seconds = agree(self.engine, flight.work.result)
-                files.remove_staging(flight.staging, flight.directory)
-                self._committed(flight)
+            if pending.written:
+                size, self.seconds = agree(self.engine, pending.work.result)
+                files.remove_staging(pending.staging, pending.directory)
+                self._committed(pending)
                 if self.engine.rank == 0:
-                    self._report(flight, size)
+                    self._report(pending, size)
                 return
-            parts = gather(self.engine, flight.work.result)
+            parts = gather(self.engine, pending.work.result)
         except BaseException:
-            self._flight = None
-            files.remove_staging(flight.staging, flight.directory)
+            self._pending = None
+            files.remove_staging(pending.staging, pending.directory)
             if self.engine.rank == 0:
-                self.store.abandon(flight.directory)
+                self.store.abandon(pending.directory)
             raise
-        flight.written = True
+        pending.written = True
         if self.engine.rank == 0:
-            flight.work = self._thread.submit(self._commit, flight, parts)
+            pending.work = self._thread.submit(self._commit, pending, parts)
 
-    def _committed(self, flight: _Flight) -> None:
-        self._flight = None
-        self.step, self.path = flight.manifest.step, flight.directory
+    def _committed(self, pending: _PendingSave) -> None:
+        self._pending = None
+        self.step, self.path = pending.manifest.step, pending.directory
 
-    def _report(self, flight: _Flight, size: int) -> None:
-        now, reason = time.monotonic(), flight.manifest.reason
-        seconds, blocked = now - flight.began, flight.blocked + now - self._since
-        commit = Commit(step=flight.manifest.step, path=flight.directory.name, bytes=size, reason=reason)
+    def _report(self, pending: _PendingSave, size: int) -> None:
+        now, reason = time.monotonic(), pending.manifest.reason
+        seconds, blocked = now - pending.began, pending.blocked + now - self._since
+        commit = Commit(step=pending.manifest.step, path=pending.directory.name, bytes=size, reason=reason)
         interval = self.interval.measure(seconds=seconds, blocked=blocked)
         self.events.emit(replace(commit, seconds=seconds, blocked_seconds=blocked, interval_seconds=interval))
         self.events.say(f"saved step {self.step} in {seconds:.2f} s ({reason}); training waited {blocked:.2f} s for it")
@@ -184,8 +184,8 @@ class Saver:
         if during:
             self.events.phase(during)
         yield
-        if self._flight is not None:
-            self._flight.blocked += time.monotonic() - self._since
+        if self._pending is not None:
+            self._pending.blocked += time.monotonic() - self._since
         if after:
             self.events.phase(after)
 
@@ -198,14 +198,14 @@ class Saver:
         self._own_seconds = time.monotonic() - began
         return [written, details]
 
-    def _commit(self, flight: _Flight, parts: list[Any]) -> tuple[int, float]:
+    def _commit(self, pending: _PendingSave, parts: list[Any]) -> tuple[int, float]:
         """Returns the bytes of the checkpoint, and the seconds that one rank needs to write all of it."""
-        with files.storage(flight.directory):
-            names = flight.part.finish([details for _, details in parts])
-        listing = self.store.flush(flight.staging, names, flight.directory)
+        with files.storage(pending.directory):
+            names = pending.part.finish([details for _, details in parts])
+        listing = self.store.flush(pending.staging, names, pending.directory)
         for written, _ in parts:
             listing |= written
-        commit, size = self.store.commit(flight.directory, replace(flight.manifest, files=listing))
-        if not flight.manifest.reason.is_urgent:
+        commit, size = self.store.commit(pending.directory, replace(pending.manifest, files=listing))
+        if not pending.manifest.reason.is_urgent:
             self.store.retain(commit)
         return size, self._own_seconds * sum(bool(written) for written, _ in parts)

@@ -42,7 +42,7 @@ class Facts:
     standing_by: tuple[ReplicaView, ...] = ()
     """Replicas outside the world that wait for a later world to take them in."""
     orphaned: tuple[ReplicaView, ...] = ()
-    """Replicas of older attempts that do not answer, and that no world waits for (`status.leftBehind`)."""
+    """Replicas of older attempts that do not answer, and that no world waits for (`status.orphaned`)."""
     basis: tuple[object, ...] = ()
     """The parts of the status that these three depend on."""
 
@@ -118,8 +118,8 @@ class Facts:
         if self.job.status.checkpoint:
             yield self.job.status.checkpoint.path
         for report in (view.report for view in self.observed.replicas if view.report):
-            words = report.last_words
-            for commit in (report.checkpoint, words.commit if words else None, report.resumed):
+            termination = report.termination
+            for commit in (report.checkpoint, termination.commit if termination else None, report.resumed):
                 if commit and commit.path:
                     yield commit.path
 
@@ -182,7 +182,7 @@ class Facts:
     def in_world_of(self, status: TrainingJobStatus) -> Facts:
         """The same facts, with each replica in the attempt that it has according to this status. For thousands of replicas this takes most
         of the time of a decision, so it is done again only if it can differ."""
-        basis = (status.world, status.left_behind, status.attempt, bool(status.attempts), status.phase, is_open(status))
+        basis = (status.world, status.orphaned, status.attempt, bool(status.attempts), status.phase, is_open(status))
         if basis == self.basis:
             return self
         latest = latest_attempt(self.job, self.now)
@@ -202,9 +202,8 @@ def _grouped(views: Iterable[ReplicaView]) -> dict[int, tuple[ReplicaView, ...]]
 def read(
     job: TrainingJob, observed: Observed, now: datetime, *, problems: Sequence[Problem] = (), policy: Policy = DEFAULT_POLICY
 ) -> Facts:
-    """The facts about a job and its children. A program without a supervisor has no last words, because its termination message is its own
-    text."""
+    """The facts about a job and its children. The termination message of a program without a supervisor is left out: it is its own text."""
     if not job.spec.trainer.supervised:
-        views = (view if view.fetch_failed else replace(view, last_words=None) for view in observed.replicas)
+        views = (view if view.fetch_failed else replace(view, termination=None) for view in observed.replicas)
         observed = replace(observed, replicas=tuple(views))
     return Facts(job, observed, now, tuple(problems), policy).in_world_of(job.status)

@@ -1,6 +1,6 @@
 """Failure classes: the class and reason of a replica's end, and the root cause of a broken world.
 
-An exit code has a meaning only together with the last words of the supervisor. Without last words, an exit code such as 20 comes from the
+An exit code has a meaning only together with the termination message of the supervisor. Without it, an exit code such as 20 comes from the
 training program.
 """
 
@@ -17,7 +17,7 @@ from muster.lifecycle.facts.silence import is_silent, is_silent_after_the_end, l
 from muster.lifecycle.facts.times import milliseconds
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 from muster_contract.codes import SIGNAL_BASE, ExitCode, finer_reason, signal_name
-from muster_contract.reports import LastWords
+from muster_contract.reports import TerminationMessage
 
 LONGEST_MESSAGE = 2048
 
@@ -25,7 +25,7 @@ _FAILURES = {code: code.failure_class for code in ExitCode if code.failure_class
 _PREEMPTED = frozenset({ExitCode.PREEMPTED, ExitCode.PREEMPTED_NOT_SAVED})
 _FROM_OUTSIDE = frozenset({SIGNAL_BASE + 9, SIGNAL_BASE + 15})
 _STOPPED = _PREEMPTED | _FROM_OUTSIDE
-"""The codes in the last words of a replica that was stopped on request."""
+"""The codes in the termination message of a replica that was stopped on request."""
 
 _POD_REASONS = {
     "Evicted": Reason.EVICTED,
@@ -116,8 +116,8 @@ def cause_of_end(view: ReplicaView, *, stopped: bool) -> Cause | None:
         return disruption
     if view.deleting is not None and not _ended_before_deletion(view, stopped=stopped):
         return _cause_of_deletion(view, stopped=stopped)
-    words = view.last_words
-    if words and words.attempt is not None and words.attempt < view.attempt:  # no process of its attempt has started
+    termination = view.termination
+    if termination and termination.attempt is not None and termination.attempt < view.attempt:  # no process of its attempt has started
         message = f"{view.label} ended before attempt {view.attempt} began"
         return _cause(view, FailureClass.PREEMPTION, Reason.PREEMPTED_NOT_SAVED, message=message)
     return _own_end(view)
@@ -125,38 +125,44 @@ def cause_of_end(view: ReplicaView, *, stopped: bool) -> Cause | None:
 
 def has_failed_by_itself(view: ReplicaView, *, stopped: bool) -> bool:
     """Whether this replica failed, and neither Muster nor Kubernetes ended it. `stopped`: see `cause_of_end`."""
-    words = last_words(view)
-    if not view.over or (words is not None and words.code == ExitCode.COMPLETED):
+    termination = termination_of(view)
+    if not view.over or (termination is not None and termination.code == ExitCode.COMPLETED):
         return False
     cause = cause_of_end(view, stopped=stopped)
-    dismissed = words is not None and words.exit_code is None and words.signal is None and words.code == ExitCode.PEER_LOST
+    dismissed = (
+        termination is not None and termination.exit_code is None and termination.signal is None and termination.code == ExitCode.PEER_LOST
+    )
     return cause is not None and cause.failure_class is not FailureClass.PREEMPTION and not dismissed
 
 
-def last_words(view: ReplicaView) -> LastWords | None:
-    """The last words about the replica's attempt, from its termination message or else from its last report."""
-    reported = view.report.last_words if view.report else None
-    return view.last_words or (reported if reported and reported.attempt in (None, view.attempt) else None)
+def termination_of(view: ReplicaView) -> TerminationMessage | None:
+    """The termination message about the replica's attempt, from its pod or else from its last report."""
+    reported = view.report.termination if view.report else None
+    return view.termination or (reported if reported and reported.attempt in (None, view.attempt) else None)
 
 
-def last_step_in_words(views: Iterable[ReplicaView]) -> int | None:
-    """The highest step in the replicas' last words."""
-    steps = (words.step for view in views if (words := last_words(view)))
+def last_terminated_step(views: Iterable[ReplicaView]) -> int | None:
+    """The highest step in the replicas' termination messages."""
+    steps = (termination.step for view in views if (termination := termination_of(view)))
     return max((step for step in steps if step is not None and step >= 0), default=None)
 
 
 def last_step_of(attempt: int, facts: Facts) -> int | None:
-    """The highest step in last words about the attempt. A replica that has moved on to a later attempt still reports them."""
+    """The highest step in termination messages about the attempt. A replica that has moved on to a later attempt still reports its own."""
     views = [view for view in facts.replicas if view.attempt > attempt and facts.strategy.is_in_world(view.role)]
-    moved_on = [view.report.last_words for view in views if view.report and view.report.last_words]
-    steps = [words.step for words in moved_on if words.attempt == attempt and words.step is not None and words.step >= 0]
-    return max([step for step in (last_step_in_words(facts.trainers(attempt)), *steps) if step is not None], default=None)
+    moved_on = [view.report.termination for view in views if view.report and view.report.termination]
+    steps = [
+        termination.step
+        for termination in moved_on
+        if termination.attempt == attempt and termination.step is not None and termination.step >= 0
+    ]
+    return max([step for step in (last_terminated_step(facts.trainers(attempt)), *steps) if step is not None], default=None)
 
 
-def loss_in_words(views: Iterable[ReplicaView], step: int) -> str | None:
-    """The loss of that step in the replicas' last words."""
-    every = (last_words(view) for view in views)
-    return next((words.loss for words in every if words and words.step == step and words.loss), None)
+def terminated_loss(views: Iterable[ReplicaView], step: int) -> str | None:
+    """The loss of that step in the replicas' termination messages."""
+    every = (termination_of(view) for view in views)
+    return next((termination.loss for termination in every if termination and termination.step == step and termination.loss), None)
 
 
 def _recorded(record: AttemptRecord) -> Cause:
@@ -209,25 +215,25 @@ def _cause_in(view: ReplicaView, attempt: int) -> Cause | None:
     have reported that attempt before, and with it how this one ended."""
     cause = cause_of_end(view, stopped=True) if view.attempt == attempt else None
     if cause is None and (view.attempt != attempt or (view.report is not None and view.report.attempt > attempt)):
-        return _cause_in_last_words(view, attempt)
+        return _cause_in_termination(view, attempt)
     return cause
 
 
-def _cause_in_last_words(view: ReplicaView, attempt: int) -> Cause | None:
-    """How a replica ended in an earlier attempt, if its last words are about that attempt. Its devices were healthy then, because otherwise
+def _cause_in_termination(view: ReplicaView, attempt: int) -> Cause | None:
+    """How a replica ended in an earlier attempt, if its termination message is about it. Its devices were healthy then, because otherwise
     the replica would not have moved on."""
-    words = view.report.last_words if view.report else None
-    if words is None or words.attempt != attempt or words.code == ExitCode.COMPLETED:
+    termination = view.report.termination if view.report else None
+    if termination is None or termination.attempt != attempt or termination.code == ExitCode.COMPLETED:
         return None
-    return _own_end(replace(view, last_words=words, finished=view.reported, exit_code=None, oom_killed=False, unhealthy_devices=()))
+    return _own_end(replace(view, termination=termination, finished=view.reported, exit_code=None, oom_killed=False, unhealthy_devices=()))
 
 
 def _ended_before_deletion(view: ReplicaView, *, stopped: bool) -> bool:
     """Compares the clocks of two machines. If Muster has stopped the replica, an end that a stop causes is not a failure of the replica."""
     if view.oom_killed:  # a stop never causes this, and times in whole seconds would not show what came first
         return True
-    words = last_words(view)
-    if stopped and (view.exit_code in _FROM_OUTSIDE or (words is not None and words.code in _STOPPED)):
+    termination = termination_of(view)
+    if stopped and (view.exit_code in _FROM_OUTSIDE or (termination is not None and termination.code in _STOPPED)):
         return False
     return view.finished is not None and view.deleting is not None and view.finished < view.deleting
 
@@ -245,20 +251,20 @@ def _disruption_cause(view: ReplicaView) -> Cause | None:
 def _cause_of_deletion(view: ReplicaView, *, stopped: bool) -> Cause | None:
     if stopped:  # Muster deletes them
         return None
-    words = last_words(view)
-    reason = Reason(ExitCode(words.code).reason) if words and words.code in _PREEMPTED else Reason.POD_DELETED
-    message = words.message if words and words.message else f"{view.name} is being deleted, but not by Muster"
+    termination = termination_of(view)
+    reason = Reason(ExitCode(termination.code).reason) if termination and termination.code in _PREEMPTED else Reason.POD_DELETED
+    message = termination.message if termination and termination.message else f"{view.name} is being deleted, but not by Muster"
     cause = _cause(view, FailureClass.PREEMPTION, reason, message=message)
     return replace(cause, time=milliseconds(view.deleting or view.created))
 
 
 def _own_end(view: ReplicaView) -> Cause:
-    words = last_words(view)
-    code = words.code if words and words.code else view.exit_code
+    termination = termination_of(view)
+    code = termination.code if termination and termination.code else view.exit_code
     killed_by = signal_name(code - SIGNAL_BASE) if code and code > SIGNAL_BASE else None
-    signal = words.signal or killed_by if words else killed_by
-    exit_code = words.exit_code if words and words.exit_code is not None else view.exit_code
-    cause = _own_cause(view, words, code)
+    signal = termination.signal or killed_by if termination else killed_by
+    exit_code = termination.exit_code if termination and termination.exit_code is not None else view.exit_code
+    cause = _own_cause(view, termination, code)
     if view.unhealthy_devices and cause.reason in _EXPLAINED_BY_A_DEVICE:
         cause = _of_device(view, cause.message)
     return replace(cause, exit_code=None if signal else exit_code, signal=signal)
@@ -269,15 +275,15 @@ def _of_device(view: ReplicaView, message: str = "") -> Cause:
     return _cause(view, FailureClass.INFRASTRUCTURE, Reason.DEVICE_UNHEALTHY, message=text)
 
 
-def _own_cause(view: ReplicaView, words: LastWords | None, code: int | None) -> Cause:
-    message = words.message if words and words.message else view.message
+def _own_cause(view: ReplicaView, termination: TerminationMessage | None, code: int | None) -> Cause:
+    message = termination.message if termination and termination.message else view.message
     if view.oom_killed:
         remedy = f"raise resources.limits.memory of its container in spec.roles.{view.role}.template"
         text = f"the container ran out of memory: {remedy}" + (f" ({message})" if message else "")
         return _cause(view, FailureClass.APPLICATION, Reason.OUT_OF_MEMORY, message=text)
-    if words and words.code in _FAILURES:
-        exit_code = ExitCode(words.code)
-        reason = finer_reason(exit_code, words.reason) or exit_code.reason
+    if termination and termination.code in _FAILURES:
+        exit_code = ExitCode(termination.code)
+        reason = finer_reason(exit_code, termination.reason) or exit_code.reason
         return _cause(view, _FAILURES[exit_code], Reason(reason), message=message or reason)
     return _exited(view, code, message)
 

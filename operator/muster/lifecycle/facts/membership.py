@@ -21,7 +21,7 @@ from muster.lifecycle.facts.times import reported_time
 from muster.lifecycle.observed import Observed, Replica, ReplicaPhase, ReplicaView
 from muster.lifecycle.state import is_open
 from muster_contract.events import MAX_ATTEMPT
-from muster_contract.reports import LastWords, Marks
+from muster_contract.reports import Marks, TerminationMessage
 
 _NO_ATTEMPT = -1
 """The attempt of a replica that no world needs: a spare, or one whose attempt cannot have begun."""
@@ -52,7 +52,7 @@ def assigned(
     world = status.world
     members = world.member_of if world else {}
     occupied = {member.replica for member in world.members} if world else set()  # a new member has no uid yet
-    orphaned = {each.uid for each in status.left_behind}
+    orphaned = {each.uid for each in status.orphaned}
     views = [view for view in observed.replicas if view.uid not in orphaned]
     pods = _pods_of_newest_world(status)
     inside, idle, unwanted = [], [], []
@@ -70,7 +70,7 @@ def assigned(
 
 def orphaned_of(observed: Observed, status: TrainingJobStatus, roles: Iterable[RoleName]) -> Views:
     """The orphaned replicas, which the status lists, each in its last attempt, in the order of `roles`."""
-    attempts = {each.uid: each.attempt for each in status.left_behind}
+    attempts = {each.uid: each.attempt for each in status.orphaned}
     views = [view for view in observed.replicas if view.uid in attempts]
     placed = ((view, attempts[view.uid]) for view in views)
     return _sorted((replace(view, attempt=_NO_ATTEMPT if attempt is None else attempt) for view, attempt in placed), roles)
@@ -101,11 +101,11 @@ def _in_its_attempt(
         view = _renumbered(view, member.incarnation, current - 1 if member.awaited else current, resumed=resumed)
     attempt = max(view.attempt, _joined(member, current), _acknowledged(view, status, pods, latest))
     report = view.report
-    # When the job has ended, a supervisor that has reported last words exits by itself, even if its report is not `waiting`.
+    # When the job has ended, a supervisor that has reported its termination message exits by itself, even if its report is not `waiting`.
     waits = report is not None and (report.waiting or status.phase.final) and report.attempt == attempt
-    words = report.last_words if report and waits else None
-    if view.phase is ReplicaPhase.RUNNING and words and words.attempt in (None, attempt):
-        return replace(view, attempt=attempt, has_reported_end=True, finished=_end_time(view, words))
+    termination = report.termination if report and waits else None
+    if view.phase is ReplicaPhase.RUNNING and termination and termination.attempt in (None, attempt):
+        return replace(view, attempt=attempt, has_reported_end=True, finished=_end_time(view, termination))
     return view if view.attempt == attempt else replace(view, attempt=attempt)
 
 
@@ -126,7 +126,7 @@ def _acknowledged(view: ReplicaView, status: TrainingJobStatus, pods: dict[Repli
     if view.deleting is not None or _is_replaced(view, status, pods):
         return 0
     latest = status.attempt + 1 if status.attempts else latest
-    reported = max(_reported(view, status), (view.last_words.attempt if view.last_words else None) or 0)
+    reported = max(_reported(view, status), (view.termination.attempt if view.termination else None) or 0)
     return reported if reported <= latest else 0
 
 
@@ -148,22 +148,22 @@ def _pods_of_newest_world(status: TrainingJobStatus) -> dict[Replica, str]:
     return {member.replica: member.uid for member in world.members} if world and world.attempt == status.attempt else {}
 
 
-def _end_time(view: ReplicaView, words: LastWords) -> datetime | None:
+def _end_time(view: ReplicaView, termination: TerminationMessage) -> datetime | None:
     """When the processes of the replica ended, by its own clock, limited to the times between its creation and its report."""
     if view.reported is None:
         return None
-    return max(view.created, min(view.reported, reported_time(words.ended_at, fallback=view.reported)))
+    return max(view.created, min(view.reported, reported_time(termination.ended_at, fallback=view.reported)))
 
 
 def _renumbered(view: ReplicaView, incarnation: int, attempt: int, *, resumed: bool) -> ReplicaView:
     """The view with reports about its incarnation changed to reports about `attempt`. They have no details of the start of its processes if
     the record of an attempt has them, because its processes had `resumed`."""
 
-    def words_of(words: LastWords | None) -> LastWords | None:
-        return replace(words, attempt=attempt) if words and words.attempt == incarnation else words
+    def words_of(termination: TerminationMessage | None) -> TerminationMessage | None:
+        return replace(termination, attempt=attempt) if termination and termination.attempt == incarnation else termination
 
     report = view.report
     if report and report.attempt == incarnation:
-        report = replace(report, attempt=attempt, last_words=words_of(report.last_words))
+        report = replace(report, attempt=attempt, termination=words_of(report.termination))
         report = replace(report, resumed=None, marks=Marks()) if resumed else report
-    return replace(view, report=report, last_words=words_of(view.last_words))
+    return replace(view, report=report, termination=words_of(view.termination))

@@ -92,10 +92,10 @@ def _given(view: ReplicaView) -> int | None:
 
 def _codes(attempt: int, facts: Facts) -> dict[str, int]:
     """The code that the supervisor of each replica reports for this attempt. The replica may have moved on to a later attempt since."""
-    reported = [(view, view.report.last_words if view.report else None) for view in facts.replicas]
-    all_words = (*reported, *((view, view.last_words) for view in facts.replicas))
+    reported = [(view, view.report.termination if view.report else None) for view in facts.replicas]
+    all_words = (*reported, *((view, view.termination) for view in facts.replicas))
     return {
-        view.label: words.code
-        for view, words in all_words
-        if words and (view.attempt if words.attempt is None else words.attempt) == attempt
+        view.label: termination.code
+        for view, termination in all_words
+        if termination and (view.attempt if termination.attempt is None else termination.attempt) == attempt
     }

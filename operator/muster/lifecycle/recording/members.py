@@ -68,8 +68,8 @@ def _runs(view: ReplicaView | None) -> bool:
 
 
 def _may_train(view: ReplicaView) -> bool:
-    """Whether the replica may still run processes. After last words all processes have ended, and no others start without a new attempt."""
-    has_ended = view.report is not None and (view.report.waiting or view.report.last_words is not None)
+    """Whether the replica may run processes. After a termination message no process is left, and none starts without a new attempt."""
+    has_ended = view.report is not None and (view.report.waiting or view.report.termination is not None)
     return not view.over and not has_ended
 
 

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 from muster.api.status import AttemptRecord, CheckpointStatus, Notice, Progress, SnapshotStatus, TrainingJobStatus
 from muster.lifecycle.facts.facts import Facts
-from muster.lifecycle.facts.failure import last_step_in_words, last_words, loss_in_words
+from muster.lifecycle.facts.failure import last_terminated_step, terminated_loss, termination_of
 from muster.lifecycle.facts.times import reported_time, whole_seconds
 from muster.lifecycle.observed import ReplicaView
 from muster.lifecycle.recording.phases import with_phases
@@ -35,7 +35,7 @@ def with_progress(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
     reports = [report for _, report in facts.reports(status.attempt)]
     status = _with_resumed_step(status, facts, [report.resumed for report in reports if report.resumed])
     status = _with_steps(status, facts, reports)
-    status = _with_step_in_last_words(status, facts)
+    status = _with_step_of_terminations(status, facts)
     status = _with_evaluation(status, facts)
     status = _with_commit(status, facts)
     status = _with_snapshot(status, reports)
@@ -141,14 +141,14 @@ def _with_steps(status: TrainingJobStatus, facts: Facts, reports: list[Report]) 
     return replace(status, progress=_progress(status, facts, progress))
 
 
-def _with_step_in_last_words(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
-    """The status with the last step, which is often only in last words."""
+def _with_step_of_terminations(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
+    """The status with the last step, which is often only in termination messages."""
     views = facts.trainers(status.attempt)
-    step, old = last_step_in_words(views), status.progress or Progress()
+    step, old = last_terminated_step(views), status.progress or Progress()
     if step is None or step <= old.step:
         return status
     percent = min(100, 100 * step // old.total_steps) if old.total_steps else None
-    loss = _short_loss(loss_in_words(views, step)) or old.loss
+    loss = _short_loss(terminated_loss(views, step)) or old.loss
     progress = replace(old, step=step, percent=percent, eta_seconds=None, updated_at=facts.stamp, loss=loss)
     return replace(status, progress=progress)
 
@@ -195,7 +195,7 @@ def _eta(status: TrainingJobStatus, facts: Facts, reported: wire.Progress, *, to
 def _with_evaluation(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
     views = facts.replicas_of(status.attempt)
     reported = [view.report.evaluation for view in views if view.report and view.report.attempt == status.attempt]
-    reported += [words.evaluation for words in map(last_words, views) if words]
+    reported += [termination.evaluation for termination in map(termination_of, views) if termination]
     newest_one: Evaluation | None = max((each for each in reported if each), key=lambda each: each.step, default=None)
     if newest_one is None:
         return status
@@ -232,15 +232,15 @@ def _with_snapshot(status: TrainingJobStatus, reports: list[Report]) -> Training
 
 
 def _commits(view: ReplicaView, attempt: int) -> Iterable[Commit]:
-    words = last_words(view)
+    termination = termination_of(view)
     reported = view.report.checkpoint if view.report and view.report.attempt == attempt else None
-    return (commit for commit in (reported, words.commit if words else None) if commit)
+    return (commit for commit in (reported, termination.commit if termination else None) if commit)
 
 
 def _measured(before: float | None, seconds: float | None) -> float | None:
     """The estimated duration of a save: the newest duration, or half of the one before if that is more.
 
-    A save on request may be far shorter than one during the training. Last words do not report the duration of a save.
+    A save on request may be far shorter than one during the training. A termination message does not have the duration of a save.
     """
     if before is None or seconds is None:
         return before if seconds is None else seconds

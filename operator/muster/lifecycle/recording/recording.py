@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from muster.api.status import Reason, TrainingJobStatus
 from muster.lifecycle.facts.facts import Facts
-from muster.lifecycle.facts.failure import last_step_in_words
+from muster.lifecycle.facts.failure import last_terminated_step
 from muster.lifecycle.recording.grace import with_short_grace_of_open_attempt
 from muster.lifecycle.recording.inputs import with_inputs
 from muster.lifecycle.recording.members import with_members
@@ -52,7 +52,7 @@ def with_late_last_step(status: TrainingJobStatus, facts: Facts) -> TrainingJobS
 def last_step(status: TrainingJobStatus, facts: Facts) -> int | None:
     """The last step of the current attempt that was reported."""
     trained = status.progress.step if status.progress and status.world and status.world.first_step_time else None
-    return later(trained, last_step_in_words(facts.trainers(status.attempt)))
+    return later(trained, last_terminated_step(facts.trainers(status.attempt)))
 
 
 def later(one: int | None, other: int | None) -> int | None:

@@ -58,7 +58,7 @@ def _standby(status: TrainingJobStatus, facts: Facts) -> Actions:
     """Creates one stand-by replica for each replica that the world lacks, once no older pod is left."""
     if status.world is None or facts.problems:
         return ()
-    free = elastic.free_replicas(status, facts) - {each.replica for each in status.left_behind}
+    free = elastic.free_replicas(status, facts) - {each.replica for each in status.orphaned}
     unneeded = [
         view for view in facts.standing_by if view.replica not in free or (view.phase.ended and facts.now >= facts.retry_time(view))
     ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from muster.api.status import MAX_LEFT_BEHIND, LeftBehind, Member, TrainingJobStatus
+from muster.api.status import MAX_ORPHANED, Member, OrphanedPod, TrainingJobStatus
 from muster.lifecycle.actions import Action, LookLive, deletion
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.silence import silent_after_the_end_at, silent_at
@@ -29,34 +29,34 @@ def with_orphaned(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
         return status
     facts = facts.in_world_of(status)
     left = [view for view in facts.older_than(status.attempt) if _does_not_answer(view, facts)] if facts.replaces_at_once else []
-    left = left[: MAX_LEFT_BEHIND - len(status.left_behind)]
+    left = left[: MAX_ORPHANED - len(status.orphaned)]
     uids = {view.replica: view.uid for view in left}
     status = spares.with_successors(status, facts, lambda member: _is_in_place_of(member, uids), excluded=set(uids.values()))
     if not left or status.world is None:
         return status
     members = tuple(_renamed(member, status) if _is_in_place_of(member, uids) else member for member in status.world.members)
     entries = (_entry(view, facts) for view in left)
-    return replace(status, left_behind=(*status.left_behind, *entries), world=replace(status.world, members=members))
+    return replace(status, orphaned=(*status.orphaned, *entries), world=replace(status.world, members=members))
 
 
 def without_deleted(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
     """The status without the orphaned pods that are gone. Only a live observation proves that."""
-    if not facts.live or not status.left_behind:
+    if not facts.live or not status.orphaned:
         return status
     uids = {view.uid for view in facts.observed.replicas}
-    return replace(status, left_behind=tuple(each for each in status.left_behind if each.uid in uids))
+    return replace(status, orphaned=tuple(each for each in status.orphaned if each.uid in uids))
 
 
 def suffix_of(replica: Replica, status: TrainingJobStatus, *, attempt: int) -> int | None:
     """The suffix of the pod that an attempt creates for this replica. None if every older name is free."""
-    is_taken = any(each.replica == replica for each in status.left_behind)
+    is_taken = any(each.replica == replica for each in status.orphaned)
     return attempt % _SUFFIXES if is_taken else None
 
 
 def actions(status: TrainingJobStatus, facts: Facts) -> tuple[Action, ...]:
     """Deletes the orphaned pods, and looks whether they are gone."""
     deletions = tuple(action for view in facts.orphaned for action in deletion(view))
-    any_absent = len(facts.orphaned) < len(status.left_behind) and not facts.live
+    any_absent = len(facts.orphaned) < len(status.orphaned) and not facts.live
     return (*deletions, LookLive()) if any_absent else deletions
 
 
@@ -73,9 +73,9 @@ def wake_times(status: TrainingJobStatus, facts: Facts) -> list[datetime | None]
     return [*times, _misplaced_at(status, facts)]
 
 
-def _entry(view: ReplicaView, facts: Facts) -> LeftBehind:
+def _entry(view: ReplicaView, facts: Facts) -> OrphanedPod:
     attempt = view.attempt if view.attempt >= 0 else None
-    return LeftBehind(name=view.name, uid=view.uid, role=view.role, index=view.index, attempt=attempt, node=view.node, since=facts.stamp)
+    return OrphanedPod(name=view.name, uid=view.uid, role=view.role, index=view.index, attempt=attempt, node=view.node, since=facts.stamp)
 
 
 def _does_not_answer(view: ReplicaView, facts: Facts) -> bool:
@@ -100,7 +100,7 @@ def _renamed(member: Member, status: TrainingJobStatus) -> Member:
 def _misplaced_at(status: TrainingJobStatus, facts: Facts) -> datetime | None:
     if not is_open(status) or status.world is None or status.world.ready_time:
         return None
-    silent = {each.node for each in status.left_behind}
+    silent = {each.node for each in status.orphaned}
     waiting = (view for view in facts.trainers(status.attempt) if view.phase is ReplicaPhase.PENDING and not view.node)
     vain = [view.created for view in waiting if view.excluded_nodes and not silent.issuperset(view.excluded_nodes)]
     return min(vain) + timedelta(seconds=facts.policy.unplaced_seconds) if vain else None

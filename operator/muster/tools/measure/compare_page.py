@@ -34,7 +34,7 @@ class Outcome:
     name: str
     strategy: str
     figures: RunFigures | None
-    last_words: str = ""
+    last_output: str = ""
 
 
 def comparison_table(outcomes: Sequence[Outcome]) -> Table:
@@ -76,7 +76,7 @@ def comparison_page(outcomes: Sequence[Outcome], *, title: str, subtitle: str) -
     sections = [Section("All figures", [comparison_table(outcomes), METHOD])]
     if done:
         sections.insert(0, Section("Training time", [_times(done), *_scaling(done)]))
-    sections += [Section(f"Why {one.name} failed", [Source(one.last_words)]) for one in failed]
+    sections += [Section(f"Why {one.name} failed", [Source(one.last_output)]) for one in failed]
     return Page(title=title, subtitle=subtitle, findings=findings(outcomes), sections=sections)
 
 

@@ -161,18 +161,18 @@ def _loss(points: Sequence[Point]) -> Lines:
 
 def _goodput(job: JobView) -> Bars | None:
     """The use of the whole time, from the status."""
-    spent = job.status.goodput
-    if spent is None:
+    goodput = job.status.goodput
+    if goodput is None:
         return None
     parts = {
-        "queued": (Kind.SUSPENDED, spent.queued_seconds),
-        "starting": (Kind.STARTING, spent.starting_seconds),
-        "unreported": (Kind.UNREPORTED, spent.unreported_seconds),
-        "productive": (Kind.PRODUCTIVE, spent.productive_seconds),
-        "checkpoint": (Kind.CHECKPOINT, spent.checkpoint_seconds),
-        "redone": (Kind.REDONE, spent.redone_seconds),
-        "recovering": (Kind.RECOVERING, spent.recovering_seconds),
-        "suspended": (Kind.SUSPENDED, spent.suspended_seconds),
+        "queued": (Kind.SUSPENDED, goodput.queued_seconds),
+        "starting": (Kind.STARTING, goodput.starting_seconds),
+        "unreported": (Kind.UNREPORTED, goodput.unreported_seconds),
+        "productive": (Kind.PRODUCTIVE, goodput.productive_seconds),
+        "checkpoint": (Kind.CHECKPOINT, goodput.checkpoint_seconds),
+        "redone": (Kind.REDONE, goodput.redone_seconds),
+        "recovering": (Kind.RECOVERING, goodput.recovering_seconds),
+        "suspended": (Kind.SUSPENDED, goodput.suspended_seconds),
     }
     wall = sum(seconds or 0.0 for _, seconds in parts.values())
     if not wall:

@@ -80,22 +80,22 @@ class Recorded:
     @property
     def state(self) -> str:
         """How the last attempt ended, in a few words."""
-        words = [each.record.last_words for each in self.last]
-        failed = next((each for each in words if each is not None and each.code != ExitCode.COMPLETED), None)
+        termination = [each.record.termination for each in self.last]
+        failed = next((each for each in termination if each is not None and each.code != ExitCode.COMPLETED), None)
         if failed is not None and failed.code == ExitCode.PREEMPTED:
             return "Stopped"  # by whoever deleted the job, or by an eviction: the replicas cannot tell
         if failed is not None:
             return f"Ended ({failed.reason or failed.code})"
-        return Phase.SUCCEEDED.value if all(words) else "Ended"
+        return Phase.SUCCEEDED.value if all(termination) else "Ended"
 
     def status(self) -> TrainingJobStatus:
         """The part of a status that follows from the records."""
         attempts: dict[int, list[ReplicaRecord]] = {}
         for each in self.replicas:
             attempts.setdefault(each.record.attempt, []).append(each.record)
-        newest = [each.record.last_words for each in self.last if each.record.last_words is not None]
-        step = max((words.step for words in newest if words.step is not None), default=None)
-        loss = next((words.loss for words in newest if words.step == step and words.loss), None)
+        newest = [each.record.termination for each in self.last if each.record.termination is not None]
+        step = max((termination.step for termination in newest if termination.step is not None), default=None)
+        loss = next((termination.loss for termination in newest if termination.step == step and termination.loss), None)
         return TrainingJobStatus(
             phase=Phase.SUCCEEDED if self.state == Phase.SUCCEEDED.value else Phase.FAILED,
             attempt=max(attempts),
@@ -134,19 +134,19 @@ def read_recorded(root: Path | Storage, namespace: str, name: str, *, created: d
 
 def _attempt(number: int, records: Sequence[ReplicaRecord]) -> AttemptRecord:
     first = min(
-        (record for record in records if record.last_words is not None and record.last_words.code != ExitCode.COMPLETED),
-        key=lambda record: (record.last_words.ended_at if record.last_words else None) or record.ended,
+        (record for record in records if record.termination is not None and record.termination.code != ExitCode.COMPLETED),
+        key=lambda record: (record.termination.ended_at if record.termination else None) or record.ended,
         default=None,
     )
-    words = first.last_words if first is not None else None
+    termination = first.termination if first is not None else None
     return AttemptRecord(
         attempt=number,
         start_time=_moment(min(record.began for record in records)),
         end_time=_moment(max(record.ended for record in records)),
-        reason=Reason(words.reason) if words is not None and words.reason in set(Reason) else None,
+        reason=Reason(termination.reason) if termination is not None and termination.reason in set(Reason) else None,
         settled=True,
         replica=f"{first.role}-{first.index}" if first is not None else None,
-        message=words.message if words is not None else "",
+        message=termination.message if termination is not None else "",
     )
 
 

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from muster.api.job import TrainingJob
 from muster.api.status import AttemptRecord, ConditionType, Phase, Phases, Reason, TrainingJobStatus
 from muster.lifecycle.changes import AttemptChange, attempt_changes
-from muster.lifecycle.facts.failure import last_words
+from muster.lifecycle.facts.failure import termination_of
 from muster.lifecycle.facts.times import reported_time
 from muster.lifecycle.observed import Observed
 from muster_contract.text import printable
@@ -199,7 +199,7 @@ def _save(old: TrainingJobStatus, new: TrainingJobStatus, observed: Observed, no
     if commit is None or commit.verified or (before is not None and commit.step <= before.step):
         return
     reported = [view.report.checkpoint for view in observed.replicas if view.report and view.report.checkpoint]
-    reported += [words.commit for words in map(last_words, observed.replicas) if words and words.commit]
+    reported += [termination.commit for termination in map(termination_of, observed.replicas) if termination and termination.commit]
     times = [each.time for each in reported if each.step == commit.step and each.time]
     attributes = _present({"muster.step": commit.step, "muster.save.blocked_seconds": commit.blocked_seconds})
     end = min(now, reported_time(max(times, default=None), fallback=commit.committed_at))
@@ -207,13 +207,13 @@ def _save(old: TrainingJobStatus, new: TrainingJobStatus, observed: Observed, no
 
 
 def _evaluation(old: TrainingJobStatus, new: TrainingJobStatus, observed: Observed, now: datetime) -> Iterator[JobSpan]:
-    """The newest evaluation, if its results are new. Last words may have only some of the results that were reported before."""
+    """The newest evaluation, if its results are new. A termination message may have only some of the results that were reported before."""
     metrics = (new.progress and new.progress.metrics) or {}
     before = (old.progress and old.progress.metrics) or {}
     if metrics.items() <= before.items():
         return
     reported = [view.report.evaluation for view in observed.replicas if view.report and view.report.evaluation]
-    reported += [words.evaluation for words in map(last_words, observed.replicas) if words and words.evaluation]
+    reported += [termination.evaluation for termination in map(termination_of, observed.replicas) if termination and termination.evaluation]
     newest = max(reported, key=lambda each: each.step, default=None)
     if newest is None:
         return

@@ -47,7 +47,7 @@ def leave(folder: Path, *, attempt: int = 0, index: int = 0, steps: range = rang
         "attempt": attempt,
         "began": begin,
         "ended": begin + 50,
-        "lastWords": {"code": 0, "reason": "Completed", "step": steps.stop - 1, "loss": "0.5"},
+        "termination": {"code": 0, "reason": "Completed", "step": steps.stop - 1, "loss": "0.5"},
         **changed,
     }
     (replica / "replica.json").write_text(json.dumps(record))
@@ -56,15 +56,15 @@ def leave(folder: Path, *, attempt: int = 0, index: int = 0, steps: range = rang
 
 def test_the_attempts_of_a_deleted_job_become_its_history_and_its_status(tmp_path: Path) -> None:
     words = {"code": 10, "reason": "UserError", "message": "ValueError: no", "endedAt": CREATED.timestamp() + 40}
-    leave(tmp_path / NAMESPACE / NAME, attempt=0, lastWords=words)
+    leave(tmp_path / NAMESPACE / NAME, attempt=0, termination=words)
     leave(
-        tmp_path / NAMESPACE / NAME, attempt=0, index=1, lastWords={"code": 20, "reason": "PeerLost", "endedAt": CREATED.timestamp() + 41}
+        tmp_path / NAMESPACE / NAME, attempt=0, index=1, termination={"code": 20, "reason": "PeerLost", "endedAt": CREATED.timestamp() + 41}
     )
     leave(tmp_path / NAMESPACE / NAME, attempt=1, steps=range(4, 11))
     recorded = read(tmp_path)
     status = recorded.status()
     assert (recorded.state, status.phase.value, status.attempt) == ("Succeeded", "Succeeded", 1)
-    leave(tmp_path / NAMESPACE / NAME, attempt=2, lastWords={"code": 21, "reason": "Preempted"})
+    leave(tmp_path / NAMESPACE / NAME, attempt=2, termination={"code": 21, "reason": "Preempted"})
     assert read(tmp_path).state == "Stopped", "a job that a user deletes is no preemption"
     assert status.progress is not None
     assert (status.progress.step, status.progress.loss) == (10, "0.5")
@@ -121,7 +121,7 @@ def test_events_with_another_attempt_than_their_folder_are_left_out(tmp_path: Pa
 
 def test_the_page_shows_hostile_text_as_text(tmp_path: Path) -> None:
     script = "<script>alert(1)</script>"
-    replica = leave(tmp_path / NAMESPACE / NAME, lastWords={"code": 10, "reason": script, "message": script})
+    replica = leave(tmp_path / NAMESPACE / NAME, termination={"code": 10, "reason": script, "message": script})
     (replica / "log.txt").write_text(f"{script}\x1b[31m\n")
     recorded = read(tmp_path)
     logs = [Log(script, each.log) for each in recorded.last]

@@ -16,7 +16,7 @@ from muster.lifecycle.observed import Observed, ReplicaPhase, ReplicaView
 from muster.tools.tracing import spans
 from muster.tools.tracing.spans import JobSpan, job_attributes, span_id, spans_between, trace_id, traceparent
 from muster_contract.events import MAX_ATTEMPT, MAX_SECONDS
-from muster_contract.reports import LastWords, Report
+from muster_contract.reports import Report, TerminationMessage
 from muster_contract.wire import LARGEST_INT, decode
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -139,8 +139,8 @@ def reported_commit(seconds: float) -> Observed:
 def test_a_save_ends_when_its_commit_was_reported_to_the_millisecond() -> None:
     assert shown(RUNNING, with_commit(5)) == [("save", 8, 10)]
     assert shown(RUNNING, with_commit(5), reported_commit(10.75)) == [("save", 8.75, 10.75)]
-    words = LastWords(code=0, commit=decode(Report, {**_BASE, "checkpoint": {"step": 5, "time": at(10.5).timestamp()}}).checkpoint)
-    ended = Observed((ReplicaView("p", "uid", "worker", 0, 0, ReplicaPhase.FAILED, CREATED, last_words=words),))
+    words = TerminationMessage(code=0, commit=decode(Report, {**_BASE, "checkpoint": {"step": 5, "time": at(10.5).timestamp()}}).checkpoint)
+    ended = Observed((ReplicaView("p", "uid", "worker", 0, 0, ReplicaPhase.FAILED, CREATED, termination=words),))
     assert shown(RUNNING, with_commit(5), ended) == [("save", 8.5, 10.5)]
     assert shown(with_commit(5), with_commit(5, verified=True)) == []
     assert shown(RUNNING, with_commit(5, verified=True)) == []  # of an earlier job
@@ -163,7 +163,7 @@ def with_metrics(**metrics: float) -> dict[str, Any]:
 def test_an_evaluation_has_a_span_when_its_results_are_new() -> None:
     observed = reporting(evaluation={"step": 5, "metrics": {"accuracy": 0.5}, "time": at(20).timestamp(), "seconds": 4})
     assert shown(RUNNING, with_metrics(accuracy=0.5), observed) == [("evaluation", 16, 20)]
-    assert shown(with_metrics(accuracy=0.5, loss=1), with_metrics(accuracy=0.5), observed) == []  # last words have only a part
+    assert shown(with_metrics(accuracy=0.5, loss=1), with_metrics(accuracy=0.5), observed) == []  # a termination message has only a part
     [one] = finished(RUNNING, with_metrics(accuracy=0.5), observed)
     [other] = finished(with_metrics(accuracy=0.5), with_metrics(accuracy=0.5, loss=1), observed)
     assert one.key != other.key

@@ -72,12 +72,12 @@ class Memory:
         """Takes a snapshot unless there is one of this step, and waits until it is complete."""
         if self._peers and self._peers.between.newest != done:
             self._begin(done, None)
-        self.land()
+        self.finish()
 
-    def land(self) -> None:
+    def finish(self) -> None:
         """Waits until the snapshot that was begun is complete."""
         if self._peers:
-            self._peers.land()
+            self._peers.finish()
 
     def _begin(self, done: int, delayed: Event | None) -> None:
         assert self._peers is not None

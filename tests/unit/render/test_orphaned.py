@@ -10,7 +10,7 @@ import pytest
 
 from muster.admission.rules import MAX_NAME_LENGTH
 from muster.api.job import TrainingJob
-from muster.api.status import LeftBehind, Member, TrainingJobStatus, World
+from muster.api.status import Member, OrphanedPod, TrainingJobStatus, World
 from muster.render.addresses import addresses_of
 from muster.render.manifests import render_replica, render_world
 from tests.support.golden_jobs import IMAGES, JOBS, environment_of, job_of
@@ -21,19 +21,19 @@ RULES = "requiredDuringSchedulingIgnoredDuringExecution"
 EXCLUDED = "muster.dev/excluded-nodes"
 
 
-def left(replica: str = "worker-1", *, node: str = "node-1", uid: str = "old") -> LeftBehind:
+def left(replica: str = "worker-1", *, node: str = "node-1", uid: str = "old") -> OrphanedPod:
     role, _, index = replica.rpartition("-")
-    return LeftBehind(name=f"job-{replica}", uid=uid, role=role, index=int(index), attempt=2, node=node, since=T0)
+    return OrphanedPod(name=f"job-{replica}", uid=uid, role=role, index=int(index), attempt=2, node=node, since=T0)
 
 
-def job(spec: dict[str, Any] | str, suffixes: dict[str, int], *lost: LeftBehind, replicas: int = 2) -> TrainingJob:
+def job(spec: dict[str, Any] | str, suffixes: dict[str, int], *lost: OrphanedPod, replicas: int = 2) -> TrainingJob:
     """A job in attempt 3, with the suffixes of these replicas."""
     rendered = job_of(JOBS[spec] if isinstance(spec, str) else spec)
     labels = [f"{role}-{index}" for role, each in rendered.spec.roles.items() for index in range(each.replicas)]
     parts = [(label, *label.rsplit("-", 1)) for label in labels or [f"worker-{index}" for index in range(replicas)]]
     members = tuple(Member(role=role, index=int(index), suffix=suffixes.get(label)) for label, role, index in parts)
     world = World(attempt=ATTEMPT, size=len(members), members=members, created_time=T0)
-    return rendered.with_status(TrainingJobStatus(attempt=ATTEMPT, world=world, left_behind=lost))
+    return rendered.with_status(TrainingJobStatus(attempt=ATTEMPT, world=world, orphaned=lost))
 
 
 def pod(job: TrainingJob, role: str = "worker", index: int = 1, *, standby: bool = False) -> dict[str, Any]:
