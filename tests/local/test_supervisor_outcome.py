@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 import pytest
 
@@ -41,6 +42,24 @@ def test_the_codes_of_the_contract_mean_nothing_where_a_program_sends_no_event(r
     assert run.start(command=["sh", "-c", f"exit {code}"]).wait() == 10
     words = run.termination_message()
     assert (words["reason"], words["exitCode"]) == ("UserError", code)
+
+
+RAISES = "import muster_training as muster; muster.environment(); raise muster.CheckpointDamaged('step-5: model.pt differs from its hash')"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param([sys.executable, "-c", RAISES], id="a program"),
+        pytest.param(
+            [sys.executable, "-c", f"import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', {RAISES!r}]))"], id="its child"
+        ),
+    ],
+)
+def test_an_exception_of_the_library_that_ends_a_program_gives_its_code(run: SupervisorRun, command: list[str]) -> None:
+    assert run.start(command=command).wait() == 30
+    words = run.termination_message()
+    assert (words["reason"], words["message"]) == ("CheckpointDamaged", "rank 0: step-5: model.pt differs from its hash")
 
 
 def test_a_traceback_becomes_the_message_and_its_siblings_are_ended(run: SupervisorRun) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any, SupportsFloat
 
 from muster_contract.errors import TrainerError, UserError
@@ -26,6 +26,7 @@ from muster_contract.events import (
     Activity,
     Commit,
     CommitReason,
+    ErrorEvent,
     Evaluation,
     HandlesStop,
     NoticeEvent,
@@ -42,6 +43,7 @@ from muster_training.place import Environment, environment_of, replica_of
 from muster_training.saves import NO_STORAGE, Checkpoint, Saved, Saves
 from muster_training.sender import Sender
 
+Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 PACE_SECONDS = 1.0
 """The time between two reports of ranks other than 0."""
 
@@ -148,6 +150,8 @@ class Session:
         self._resume_point: ResumePoint | None = None
         self.found: Checkpoint | None = None
         self._reported = -math.inf
+        if replica is not None:
+            sys.excepthook = functools.partial(self._report_error, sys.excepthook)
         self._last: tuple[int, float] | None = None
 
     @functools.cached_property
@@ -170,6 +174,12 @@ class Session:
         saves = Saves(self.replica, spec, self.ranks, self.environment.world)
         atexit.register(self._close, saves)
         return saves
+
+    def _report_error(self, before: Hook, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        """The hook for an exception that ends the program. One of this library has an exit code, which a traceback does not have."""
+        if os.getpid() == self._process and isinstance(error, TrainerError):
+            self.sender.send(ErrorEvent(code=int(error.code), reason=error.reason, message=str(error)))
+        before(kind, error, trace)
 
     def _leave(self, ranks: Ranks) -> None:
         if os.getpid() == self._process:

@@ -207,19 +207,26 @@ def _seconds_to_judge(word: str, code: int, peer_lost: re.Pattern[str]) -> float
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "expected"),
+    ("reported", "code", "expected"),
     [
-        ("muster_contract.errors.PeerLost: rank 0 is gone", 1, ExitCode.PEER_LOST),
-        ("muster_contract.errors.StorageUnavailable: checkpoint storage /c: no space is left", 1, ExitCode.STORAGE_UNAVAILABLE),
-        ("muster_contract.errors.StorageFull: checkpoint storage /c: no space is left", 1, ExitCode.STORAGE_UNAVAILABLE),
-        ("muster_contract.errors.BadConfiguration: spec.batch.globalSize is null", 1, ExitCode.BAD_CONFIGURATION),
-        ("muster_contract.errors.UserError: no rank has written a file", 1, ExitCode.USER_ERROR),
-        ("muster_contract.errors.StorageUnavailable: no space is left", 3, ExitCode.USER_ERROR),  # caught, and another end
-        ("ValueError: muster_contract.errors.StorageUnavailable: ", 1, ExitCode.USER_ERROR),
+        (ExitCode.STORAGE_UNAVAILABLE, 1, ExitCode.STORAGE_UNAVAILABLE),
+        (ExitCode.CHECKPOINT_DAMAGED, 1, ExitCode.CHECKPOINT_DAMAGED),
+        (ExitCode.BAD_CONFIGURATION, 1, ExitCode.BAD_CONFIGURATION),
+        (ExitCode.USER_ERROR, 1, ExitCode.USER_ERROR),
+        (ExitCode.STORAGE_UNAVAILABLE, 3, ExitCode.USER_ERROR),  # caught, and another end
+        (ExitCode.COMPLETED, 1, ExitCode.USER_ERROR),
+        (ExitCode.PREEMPTED, 1, ExitCode.USER_ERROR),
+        (None, 1, ExitCode.USER_ERROR),
     ],
 )
-def test_an_exception_of_the_library_gives_its_exit_code(error: str, code: int, expected: ExitCode) -> None:
-    assert meaning(ended(code, tail=(*TRACEBACK, error), uses_contract=False)) == expected
+def test_an_exception_of_the_library_gives_its_exit_code(reported: int | None, code: int, expected: ExitCode) -> None:
+    raised = ErrorEvent(code=reported, message="no space is left")
+    assert meaning(replace(ended(code, tail=tuple(TRACEBACK), uses_contract=False), error=raised)) == expected
+
+
+def test_the_exception_that_a_peer_is_lost_gives_its_exit_code() -> None:
+    printed = "muster_contract.errors.PeerLost: rank 0 is gone"
+    assert meaning(ended(1, tail=(*TRACEBACK, printed), uses_contract=False)) == ExitCode.PEER_LOST
 
 
 @pytest.mark.parametrize(

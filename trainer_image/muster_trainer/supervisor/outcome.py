@@ -24,7 +24,7 @@ and a signal n means 128+n. If a shell ends with 128+n, or torchrun's summary na
 The bundled trainer sends the event `completed` before it ends with 0. Without that event, the user's code has ended it, and 0 is no code
 of the contract either.
 
-If a program ends with an exception of `muster_training`, the code of the exception counts.
+If an exception of `muster_training` ends a program, the code of its `error` event counts.
 
 If a process ends in its first seconds because a module, a file or a command is missing, or because its arguments are wrong, the code is
 11, because a retry does not help (`permanent_failure.py`).
@@ -39,20 +39,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from muster_contract.codes import SIGNAL_BASE, ExitCode, finer_reason, reason_of, signal_name
-from muster_contract.errors import BadConfiguration, CheckpointDamaged, StorageUnavailable, TrainerError
 from muster_contract.events import CommitReason, ErrorEvent
 from muster_trainer.supervisor.output_tail import LONGEST_LINE, NEVER, Reading, read_tail
 from muster_trainer.supervisor.permanent_failure import permanent_failure
 
-_LIBRARY_ERRORS: tuple[type[TrainerError], ...] = (
-    BadConfiguration,
-    CheckpointDamaged,
-    StorageUnavailable,
-    *StorageUnavailable.__subclasses__(),
-)
-_LIBRARY_ERROR = re.compile(rf"muster_contract\.errors\.({'|'.join(kind.__name__ for kind in _LIBRARY_ERRORS)}): ")
-"""An exception of `muster_training` that ended a program, as Python prints it."""
-
+_REPORTED = (ExitCode.BAD_CONFIGURATION, ExitCode.CHECKPOINT_DAMAGED, ExitCode.STORAGE_UNAVAILABLE)
+"""The codes that count if an `error` event has them and the process ended with 1, as Python does after an exception."""
 STOPPED = (ExitCode.PREEMPTED, ExitCode.PREEMPTED_NOT_SAVED)
 SIGNALS_OF_SHELLS = range(SIGNAL_BASE + 1, SIGNAL_BASE + 32)
 
@@ -160,8 +152,8 @@ def meaning(end: End) -> int:
     code = end.exit_code or 0
     if end.permanent_failure:
         return ExitCode.BAD_CONFIGURATION
-    if end.exit_code == 1 and (raised := _LIBRARY_ERROR.match(end.reading.message)):
-        return next(kind.code for kind in _LIBRARY_ERRORS if kind.__name__ == raised[1])
+    if end.exit_code == 1 and end.error is not None and end.error.code in _REPORTED:
+        return end.error.code
     number = code - SIGNAL_BASE if code in SIGNALS_OF_SHELLS else end.signal or end.reading.killed_by
     if number in (None, signal.SIGABRT) and end.reading.peer_lost:
         return ExitCode.PEER_LOST

@@ -16,6 +16,7 @@ from muster_contract.events import (
     Commit,
     CommitReason,
     Completed,
+    ErrorEvent,
     Evaluation,
     Event,
     HandlesStop,
@@ -441,12 +442,17 @@ class Replica:
             signal=process.killed_by,
             requested=ended.requested,
             tail=self._output.tail(process.rank, seconds=seconds),
-            error=self._state.errors.get(process.rank),
+            error=self._error_of(process),
             is_early=self._is_early(process),
             starting=self._is_starting(ended),
             uses_contract=self._spec.is_bundled or any(reader.uses_contract for reader in self._readers if reader.rank == process.rank),
             peer_lost=self._peer_lost,
         )
+
+    def _error_of(self, process: Process) -> ErrorEvent | None:
+        """The `error` event of a process. A launcher such as torchrun has none: then it is the first one of its workers."""
+        errors = self._state.errors
+        return errors.get(process.rank) or (None if self._spec.is_bundled else next(iter(errors.values()), None))
 
     def _ends_of_survivors(self) -> list[End]:
         """The ends of processes that have lost their peers, and wait for the next attempt."""
