@@ -19,6 +19,7 @@ from muster_contract.text import escape_on_output, printable
 COMMANDS: Mapping[str, str] = {
     "bench-collectives": "muster.cli.bench_collectives:bench_collectives",
     "compare": "muster.cli.compare:compare",
+    "convert": "muster.cli.convert:convert",
     "completion": "muster.cli.completion:completion",
     "debug-dump": "muster.cli.watching:debug_dump",
     "delete": "muster.cli.jobs:delete",
