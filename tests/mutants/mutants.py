@@ -193,9 +193,9 @@ MUTANTS: tuple[Mutant, ...] = (
     _mutant(
         "incarnation-misread",
         "the end of a unaffected replica is taken for one of an earlier attempt",
-        "facts.membership",
-        "_renumbered",
-        lambda original: lambda view, incarnation, attempt: original(view, incarnation, incarnation),
+        "observed",
+        "ReplicaView.about",
+        lambda original: lambda view, reported: reported,
     ),
     _mutant("fence-forgotten", "two attempts train at once", "transition.fence", "is_clear", _always(True)),
     _mutant(

@@ -117,7 +117,8 @@ def cause_of_end(view: ReplicaView, *, stopped: bool) -> Cause | None:
     if view.deleting is not None and not _ended_before_deletion(view, stopped=stopped):
         return _cause_of_deletion(view, stopped=stopped)
     words = view.last_words
-    if words and words.attempt is not None and words.attempt < view.attempt:  # no process of its attempt has started
+    about = view.about(words.attempt) if words else None
+    if about is not None and about < view.attempt:  # no process of its attempt has started
         message = f"{view.label} ended before attempt {view.attempt} began"
         return _cause(view, FailureClass.PREEMPTION, Reason.PREEMPTED_NOT_SAVED, message=message)
     return _own_end(view)
@@ -136,7 +137,13 @@ def has_failed_by_itself(view: ReplicaView, *, stopped: bool) -> bool:
 def last_words(view: ReplicaView) -> LastWords | None:
     """The last words about the replica's attempt, from its termination message or else from its last report."""
     reported = view.report.last_words if view.report else None
-    return view.last_words or (reported if reported and reported.attempt in (None, view.attempt) else None)
+    return view.last_words or (reported if reported and view.about(reported.attempt) in (None, view.attempt) else None)
+
+
+def reported_words_about(attempt: int, view: ReplicaView) -> LastWords | None:
+    """The last words in the newest report of the replica, if they are about this attempt. The replica may have moved on since."""
+    words = view.report.last_words if view.report else None
+    return words if words is not None and view.about(words.attempt) == attempt else None
 
 
 def last_step_in_words(views: Iterable[ReplicaView]) -> int | None:
@@ -148,8 +155,8 @@ def last_step_in_words(views: Iterable[ReplicaView]) -> int | None:
 def last_step_of(attempt: int, facts: Facts) -> int | None:
     """The highest step in last words about the attempt. A replica that has moved on to a later attempt still reports them."""
     views = [view for view in facts.replicas if view.attempt > attempt and facts.strategy.is_in_world(view.role)]
-    moved_on = [view.report.last_words for view in views if view.report and view.report.last_words]
-    steps = [words.step for words in moved_on if words.attempt == attempt and words.step is not None and words.step >= 0]
+    moved_on = [words for view in views if (words := reported_words_about(attempt, view))]
+    steps = [words.step for words in moved_on if words.step is not None and words.step >= 0]
     return max([step for step in (last_step_in_words(facts.trainers(attempt)), *steps) if step is not None], default=None)
 
 
@@ -208,7 +215,8 @@ def _cause_in(view: ReplicaView, attempt: int) -> Cause | None:
     """How a replica ended in an attempt that Muster has stopped. A pod that is being deleted joins no later attempt, but its supervisor may
     have reported that attempt before, and with it how this one ended."""
     cause = cause_of_end(view, stopped=True) if view.attempt == attempt else None
-    if cause is None and (view.attempt != attempt or (view.report is not None and view.report.attempt > attempt)):
+    reported = view.about(view.report.attempt) if view.report else None
+    if cause is None and (view.attempt != attempt or (reported is not None and reported > attempt)):
         return _cause_in_last_words(view, attempt)
     return cause
 
@@ -216,8 +224,8 @@ def _cause_in(view: ReplicaView, attempt: int) -> Cause | None:
 def _cause_in_last_words(view: ReplicaView, attempt: int) -> Cause | None:
     """How a replica ended in an earlier attempt, if its last words are about that attempt. Its devices were healthy then, because otherwise
     the replica would not have moved on."""
-    words = view.report.last_words if view.report else None
-    if words is None or words.attempt != attempt or words.code == ExitCode.COMPLETED:
+    words = reported_words_about(attempt, view)
+    if words is None or words.code == ExitCode.COMPLETED:
         return None
     return _own_end(replace(view, last_words=words, finished=view.reported, exit_code=None, oom_killed=False, unhealthy_devices=()))
 

@@ -97,5 +97,5 @@ def _codes(attempt: int, facts: Facts) -> dict[str, int]:
     return {
         view.label: words.code
         for view, words in all_words
-        if words and (view.attempt if words.attempt is None else words.attempt) == attempt
+        if words and (view.attempt if words.attempt is None else view.about(words.attempt)) == attempt
     }
