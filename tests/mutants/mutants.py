@@ -822,15 +822,15 @@ BY_UNIT_TESTS: tuple[Mutant, ...] = (
     _unit(
         "one-that-waits-has-completed",
         "an attempt that has lost a member counts as completed",
-        "muster_trainer.supervisor.replica:Replica._ends_of_survivors",
+        "muster_trainer.supervisor.survivors:ends_of_survivors",
         _always([]),
         GOING_ON,
     ),
     _unit(
         "one-that-waits-is-ended",
         "a survivor is ended with a sibling that does not leave",
-        "muster_trainer.supervisor.replica:Replica._to_end",
-        lambda original: property(lambda replica: replica._processes),
+        "muster_trainer.supervisor.survivors:to_end",
+        lambda original: lambda processes, reply, *, stopped: list(processes),
         GOING_ON,
     ),
     _unit(

@@ -18,8 +18,8 @@ from muster.control.presets import Presets, read_presets, with_preset, with_pres
 from muster.render.defaults import JobDefaults
 from tests.support.presets import H100_8, preset
 from tests.support.texts import absent
+from tests.unit.control.control_worlds import KEY, World
 from tests.unit.control.test_admission import GOOD, IMAGES, RUNNING, obj
-from tests.unit.control.test_reconciler import KEY, World
 
 NAMED = {**GOOD, "preset": "h100-8"}
 WORLD = {"attempt": 0, "size": 4, "createdTime": "2026-11-21T12:00:00Z"}
