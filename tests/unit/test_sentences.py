@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from muster.acceptance.presets import Presets
 from muster.admission.job_policy import JobPolicy, violations
 from muster.admission.read import parse_job
 from muster.admission.validate import problems
@@ -20,7 +21,6 @@ from muster.api.status import ConditionType, Progress, Restarts, TrainingJobStat
 from muster.api.status import Phase as JobPhase
 from muster.control.admission import Admission
 from muster.control.events import events_between
-from muster.control.presets import Presets
 from muster.explain.explain import as_lines, explain
 from muster.lifecycle.decide import decide
 from muster.lifecycle.observed import ClaimView, Observed
