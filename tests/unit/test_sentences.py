@@ -20,7 +20,7 @@ from muster.api.problems import InvalidJobError, Problem
 from muster.api.status import ConditionType, Progress, Restarts, TrainingJobStatus
 from muster.api.status import Phase as JobPhase
 from muster.control.admission import Admission
-from muster.control.events import events_between
+from muster.control.kubernetes_events import events_between
 from muster.explain.explain import as_lines, explain
 from muster.lifecycle.decide import decide
 from muster.lifecycle.observed import ClaimView, Observed

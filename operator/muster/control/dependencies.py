@@ -12,9 +12,9 @@ from muster.api.status import TrainingJobStatus
 from muster.channel.reports import Reports
 from muster.control.cluster import Cluster
 from muster.control.gangs import Gangs
+from muster.control.job_store import Store
 from muster.control.positions import Positions
 from muster.control.queues import Kueue
-from muster.control.store import Store
 from muster.kubernetes.objects import Object
 from muster.lifecycle.policy import DEFAULT_POLICY, Policy
 from muster.lifecycle.tracing import Tracing

@@ -22,8 +22,8 @@ from muster.channel.pacing import gather_seconds
 from muster.channel.replies import reply_basis, reply_to
 from muster.channel.reports import Reports
 from muster.channel.tokens import Tokens
+from muster.control.job_store import Store
 from muster.control.reconciler import CALM_SECONDS
-from muster.control.store import Store
 from muster.kubernetes.api_paths import collection, member
 from muster.kubernetes.api_server import Requests
 from muster.kubernetes.errors import NotFoundError

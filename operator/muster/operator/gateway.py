@@ -12,7 +12,7 @@ from kubernetes.aio import client
 from muster.admission.oversized import without_oversized_spec
 from muster.api.constants import API_VERSION, JOB_NAME_LABEL, KIND, PLURAL, PRESET_KIND, PRESET_PLURAL
 from muster.control.cluster import Child, Listing, Unreadable
-from muster.control.store import slim
+from muster.control.job_store import slim
 from muster.kubernetes.api_paths import ApiPath, collection, member
 from muster.kubernetes.api_server import JSON, METADATA, ApiServer
 from muster.kubernetes.credentials import load_configuration

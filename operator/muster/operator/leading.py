@@ -14,10 +14,10 @@ from muster.channel.certificate import Certificate, load_or_create
 from muster.channel.reports import Reports
 from muster.control.dependencies import Dependencies
 from muster.control.gangs import Gangs
+from muster.control.job_store import Store
 from muster.control.positions import Positions
 from muster.control.queues import Kueue
 from muster.control.reconciler import Reconciler
-from muster.control.store import Store
 from muster.kubernetes.errors import ClusterError, RefusedError
 from muster.kubernetes.event_recorder import EventRecorder
 from muster.kubernetes.objects import Object

@@ -18,8 +18,8 @@ from muster.api.constants import JOB_NAME_LABEL
 from muster.channel.certificate import new_certificate
 from muster.channel.reports import Reports
 from muster.channel.tokens import Readers
+from muster.control.job_store import Store
 from muster.control.listing import correct_caches
-from muster.control.store import Store
 from muster.kubernetes.api_server import Requests
 from muster.kubernetes.election import Election, Lease, Times
 from muster.kubernetes.event_recorder import EventRecorder

@@ -13,8 +13,8 @@ from typing import Any
 from muster.channel.reports import Reports
 from muster.control.cluster import Child, Listing
 from muster.control.dependencies import Dependencies
+from muster.control.job_store import Store
 from muster.control.reconciler import Reconciler
-from muster.control.store import Store
 from muster.kubernetes.errors import AlreadyExistsError, ConflictError, NotFoundError
 from muster.kubernetes.objects import Object
 from muster.lifecycle.observed import ClaimView

@@ -8,8 +8,8 @@ from typing import Any
 
 from muster.channel.reports import Reports
 from muster.control.admission import Admission
+from muster.control.job_store import Store
 from muster.control.reconciler import CALM_SECONDS
-from muster.control.store import Store
 from muster.kubernetes.queue import WorkQueue
 from muster.operator.channel import GATHER_SECONDS, PROGRESS_SECONDS, ClusterChannel
 from muster.operator.views import child_of

@@ -24,7 +24,7 @@ from muster_contract.reports import MAX_REPORT, LastWords, Progress, Report
 from muster_contract.run_state import RunState, apply, with_state
 from muster_contract.wire import decode, parse
 from muster_trainer.supervisor import reporting
-from muster_trainer.supervisor.events import EventReader
+from muster_trainer.supervisor.event_reader import EventReader
 from muster_trainer.supervisor.reporting import Reporter
 
 SOON = 20.0

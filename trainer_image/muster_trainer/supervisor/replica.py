@@ -31,8 +31,8 @@ from muster_contract.run_state import RunState, apply, with_notice
 from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.supervisor import stacks
 from muster_trainer.supervisor.environment import Launch
-from muster_trainer.supervisor.events import EventLog, EventReader, Line
-from muster_trainer.supervisor.history import AttemptRecord, HistoryWriter
+from muster_trainer.supervisor.event_reader import EventLog, EventReader, Line
+from muster_trainer.supervisor.history_writer import AttemptRecord, HistoryWriter
 from muster_trainer.supervisor.last_words import last_words
 from muster_trainer.supervisor.listener import Connection, Listener
 from muster_trainer.supervisor.outcome import STOPPED, End, Outcome, is_early, judge, meaning
