@@ -277,7 +277,7 @@ def summary() -> str:
 
 SENTENCES: Mapping[Callable[[], str], str] = {
     held_back: "attempt 1 begins at 10:00:30 UTC (back-off), after UserError of worker-0: last words",
-    awaited_replicas: "attempt 0 waits for worker-97, worker-99, worker-98 (97 of 100 run): ImagePullBackOff",
+    awaited_replicas: "attempt 0 waits for worker-97, worker-98, worker-99 (97 of 100 run): ImagePullBackOff",
     awaited_after_a_failure: "attempt 1 waits for worker-1 (1 of 2 run), after Preempted of worker-1: saved at step 340",
     awaited_older_pods: (
         "attempt 1 waits for digits-worker-0, digits-worker-1 of an older attempt to be gone, after Preempted of worker-1: saved "

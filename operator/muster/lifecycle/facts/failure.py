@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from muster.api.status import AttemptRecord, FailureClass, Member, Reason, Stall, TrainingJobStatus
 from muster.lifecycle.facts.devices import DEVICE_TAINT, named, with_unhealthy_devices
 from muster.lifecycle.facts.facts import Facts
+from muster.lifecycle.facts.same_error import same_error
 from muster.lifecycle.facts.silence import is_silent, is_silent_after_the_end, lost_replicas
 from muster.lifecycle.facts.times import milliseconds
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
@@ -46,6 +47,9 @@ _EXPLAINED_BY_A_DEVICE = frozenset(
 
 _PRECEDENCES = {Reason.NODE_LOST: 3, Reason.PEER_LOST: 4}
 """Among the failures that are no preemption, the reasons that explain less than other reasons."""
+
+_PRECISION = timedelta(seconds=1)
+"""Kubernetes states the ends of containers in whole seconds, and reports have fractions of them."""
 
 
 @dataclass(frozen=True)
@@ -94,15 +98,24 @@ def cause_of_break(status: TrainingJobStatus, facts: Facts) -> Cause | None:
 
 
 def corrected_cause(record: AttemptRecord, facts: Facts) -> Cause:
-    """The root cause of an attempt that has ended: the one on record, or one that explains more and is visible only now.
+    """The root cause of an attempt that has ended: the one on record, or one that explains more and is visible only now. The same error of
+    another replica in the same second explains nothing more.
 
     A replica that has moved on to a later attempt still reports how it ended in this attempt.
     """
     views = [view for view in (*facts.replicas, *facts.orphaned) if facts.strategy.is_in_world(view.role)]
     ends = ((_cause_in(view, record.attempt), view) for view in views)
     observed = (_since_last_report(cause, view, facts) for cause, view in ends if cause)
-    causes = [_recorded(record), *observed, *_on_silent_nodes(record.attempt, facts)]
-    return min(causes, key=lambda cause: cause.precedence)
+    recorded = _recorded(record)
+    others = (cause for cause in (*observed, *_on_silent_nodes(record.attempt, facts)) if not _is_repeated(cause, recorded))
+    return min((recorded, *others), key=lambda cause: cause.precedence)
+
+
+def _is_repeated(cause: Cause, recorded: Cause) -> bool:
+    """Whether another replica has the error on record in the same second, so that their times do not tell which came first."""
+    kinds = [(each.failure_class, each.reason) for each in (cause, recorded)]
+    is_other = cause.replica != recorded.replica and kinds[0] == kinds[1]
+    return is_other and abs(cause.time - recorded.time) < _PRECISION and same_error(cause.message, recorded.message)
 
 
 def cause_of_end(view: ReplicaView, *, stopped: bool) -> Cause | None:

@@ -26,17 +26,23 @@ def waiting_sentence(status: TrainingJobStatus, facts: Facts, *, brief: bool = F
     older = facts.older_than(status.attempt)
     if older:
         return f"{listed([view.name for view in older])} of an older attempt to be gone{_stuck(older, facts)}"
-    absent = [member.label for member in missing(status, facts)]
+    absent = missing(status, facts)
     pending = pending_replicas(status, facts)
     if pending and not absent and gang.is_waiting(status, facts):
         return f"{gang.sentence(status, facts)}{reasons(pending, brief=brief)}"
     if pending and not absent and all(view.inputs for view in pending) and (fetched := _inputs_sentence(status)):
         return fetched
-    names = listed([*absent, *(view.label for view in pending)]) or "its replicas"
+    names = listed(_in_order_of_ranks(status, [each.label for each in (*absent, *pending)])) or "its replicas"
     refused = (brief and facts.observed.refusal) or facts.observed.refused
     refusal = f"; the API server refuses to create more: {refused}" if refused else ""
     reason = reasons(pending, brief=brief) or _silence(status, facts)
     return f"{names} ({running(status, facts)} of {len(world_members(status, facts))} run){reason}{refusal}"
+
+
+def _in_order_of_ranks(status: TrainingJobStatus, labels: Sequence[str]) -> list[str]:
+    """The labels in the order of the world, so that no name moves when the pod of another replica is created."""
+    order = {member.label: rank for rank, member in enumerate(status.world.members if status.world else ())}
+    return sorted(labels, key=lambda label: order.get(label, len(order)))
 
 
 def _silence(status: TrainingJobStatus, facts: Facts) -> str:
