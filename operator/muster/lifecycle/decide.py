@@ -94,11 +94,10 @@ def must_look_live(status: TrainingJobStatus, facts: Facts) -> bool:
 
 def next_state(status: TrainingJobStatus, facts: Facts) -> tuple[TrainingJobStatus, State]:
     """Records what the replicas show, then makes each move of `LIFE` that is due, in their order."""
-    status, state = replacing.without_deleted(status, facts), _state(status, facts)
+    status, state = replacing.with_orphaned(status, facts), _state(status, facts)
     if isinstance(state, Ended):
         # A world that a deadline ends saves in its grace period. Its commit and its last step come after the end of the job.
         return with_late_last_step(with_progress(status, facts), facts), state
-    status = replacing.with_orphaned(status, facts)
     facts = facts.in_world_of(status)
     status = with_reports(status, facts)
     for move in LIFE:
