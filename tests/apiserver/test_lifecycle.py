@@ -146,7 +146,7 @@ FAULTS = {
         lambda kubelet, pod: kubelet.end(pod, 20, message=json.dumps(WORDS)),
     ),
     "an eviction through the API": ("preemption", "Disrupted", lambda kubelet, pod: kubelet.disrupt(pod)),
-    "a deletion by somebody": ("preemption", "PodDeleted", lambda kubelet, pod: kubelet._api.delete(pod_path(pod))),
+    "a deletion by somebody": ("preemption", "PodDeleted", lambda kubelet, pod: kubelet.api.delete(pod_path(pod))),
     "a pod that vanishes": ("preemption", "ReplicaLost", lambda kubelet, pod: kubelet.remove(pod)),
     "an eviction by the kubelet": (
         "preemption",
@@ -237,7 +237,7 @@ def test_suspending_removes_the_pods_and_resuming_makes_new_ones_of_the_next_att
 def test_a_pod_on_a_dead_node_does_not_block_the_job_for_ever(jobs: Jobs, kubelet: Kubelet) -> None:
     jobs.submit(job("digits", workers=1, checkpoint={"gracePeriodSeconds": 1}))
     [pod] = started(jobs, kubelet, "digits", 1)
-    kubelet._api.delete(pod_path(pod), {"gracePeriodSeconds": 1})
+    kubelet.api.delete(pod_path(pod), {"gracePeriodSeconds": 1})
     [new] = wait_until(lambda: [each for each in jobs.pods("digits") if attempt_of(each) == 1], "the replacement", seconds=120)
     assert new["metadata"]["uid"] != pod["metadata"]["uid"]
 

@@ -31,14 +31,14 @@ def enter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Enter]:
             monkeypatch.delenv(name)
         for name, value in own_environment(tmp_path / "storage", **changed).items():
             monkeypatch.setenv(name, value)
-        session._session.cache_clear()
+        session.current.cache_clear()
         signal.signal(signal.SIGTERM, handler)
         sent: list[dict[str, Any]] = []
-        monkeypatch.setattr(session._session().sender, "send_document", lambda document: sent.append(dict(document)))
+        monkeypatch.setattr(session.current().sender, "send_document", lambda document: sent.append(dict(document)))
         return sent
 
     yield entered
-    session._session.cache_clear()
+    session.current.cache_clear()
     signal.signal(signal.SIGTERM, handler)
 
 

@@ -19,7 +19,7 @@ from muster_contract.errors import BadConfiguration, PeerLost, StorageUnavailabl
 from muster_contract.events import CommitReason
 from muster_contract.trainer_spec import CheckpointSpec
 from muster_trainer.checkpoint import Fence, Manifest, Store, objects, read_back, select
-from muster_trainer.checkpoint.objects import ObjectPath, _file_system
+from muster_trainer.checkpoint.objects import ObjectPath, drop_clients
 from muster_trainer.checkpoint.selection import valid_commits
 from muster_trainer.data.dataset import ArrayDataSet
 from muster_trainer.data.files import FORMATS, Column, open_files
@@ -45,7 +45,7 @@ def root(server: ObjectStore, request: pytest.FixtureRequest, monkeypatch: pytes
     for name, value in server.variables.items():
         monkeypatch.setenv(name, value)
     yield ObjectPath(f"s3://{BUCKET}/{request.node.originalname}")
-    _file_system.cache_clear()
+    drop_clients()
 
 
 def begin_attempt(directory: ObjectPath, attempt: int) -> Store:
@@ -98,11 +98,11 @@ def test_commits_fences_damage_and_retention_are_as_in_a_folder(root: ObjectPath
 
 def test_credentials_that_are_wrong_and_a_server_that_is_away_are_said_in_words(root: ObjectPath, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
-    _file_system.cache_clear()
+    drop_clients()
     with pytest.raises(StorageUnavailable, match=r"s3://.*: .*(credentials|signature|Signature)"):
         begin_attempt(root, 0)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-    _file_system.cache_clear()
+    drop_clients()
     with pytest.raises(StorageUnavailable, match=r"s3://.*Could not connect.*is the storage reachable"):
         begin_attempt(root, 0)
 
@@ -112,7 +112,7 @@ def test_a_server_that_does_not_answer_fails_every_request(
 ) -> None:
     monkeypatch.setitem(objects.S3_CONFIG, "read_timeout", 1)
     monkeypatch.setattr(objects, "WRITE_SECONDS", 3)
-    _file_system.cache_clear()
+    drop_clients()
     (file := tmp_path / "file").write_bytes(bytes(1 << 20))
     (root / "here").write_bytes(b"content")
     requests: list[Callable[[], object]] = [
@@ -238,7 +238,7 @@ def test_data_files_that_are_not_there_or_cannot_be_reached_are_named(root: Obje
         with pytest.raises(error, match=message):
             open_files({"format": "Parquet", "train": f"{root}/{name}"}, "train", Column("a"), Column("b"))
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
-    _file_system.cache_clear()
+    drop_clients()
     with pytest.raises(StorageUnavailable, match=f"data.train: {root}/t.* cannot be listed: .*is the storage reachable"):
         open_files({"format": "Parquet", "train": f"{root}/t*"}, "train", Column("a"), Column("b"))
 

@@ -19,7 +19,7 @@ from muster.tools.report.storage import storage_of
 from muster.tools.ui.sources import DeletedJobs
 from muster_contract.environment import ReplicaEnvironment
 from muster_contract.history import MOST_EVENT_BYTES, MOST_RECORD_BYTES, STORED_ATTEMPTS
-from muster_trainer.supervisor.history import HistoryWriter
+from muster_trainer.supervisor.history_writer import HistoryWriter
 from tests.support.object_store import BUCKET, object_store
 from tests.support.supervisors import SLEEPS, Coordinator, SupervisorRun
 
@@ -40,7 +40,7 @@ raise SystemExit({code})
 def ample_time(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Supervisors wait long for their files. By default they wait a second for a folder, which is too little on a busy machine."""
     folder = tmp_path_factory.mktemp("site")
-    limits = "from muster_trainer.supervisor import history\nhistory.FOLDER_SECONDS = history.STORE_SECONDS = 100.0\n"
+    limits = "from muster_trainer.supervisor import history_writer as history\nhistory.FOLDER_SECONDS = history.STORE_SECONDS = 100.0\n"
     (folder / "sitecustomize.py").write_text(limits)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")])))
 

@@ -193,9 +193,9 @@ MUTANTS: tuple[Mutant, ...] = (
     _mutant(
         "incarnation-misread",
         "the end of a unaffected replica is taken for one of an earlier attempt",
-        "facts.membership",
-        "_renumbered",
-        lambda original: lambda view, incarnation, attempt: original(view, incarnation, incarnation),
+        "observed",
+        "ReplicaView.about",
+        lambda original: lambda view, reported: reported,
     ),
     _mutant("fence-forgotten", "two attempts train at once", "transition.fence", "is_clear", _always(True)),
     _mutant(
@@ -822,15 +822,15 @@ BY_UNIT_TESTS: tuple[Mutant, ...] = (
     _unit(
         "one-that-waits-has-completed",
         "an attempt that has lost a member counts as completed",
-        "muster_trainer.supervisor.replica:Replica._ends_of_survivors",
+        "muster_trainer.supervisor.survivors:ends_of_survivors",
         _always([]),
         GOING_ON,
     ),
     _unit(
         "one-that-waits-is-ended",
         "a survivor is ended with a sibling that does not leave",
-        "muster_trainer.supervisor.replica:Replica._to_end",
-        lambda original: property(lambda replica: replica._processes),
+        "muster_trainer.supervisor.survivors:to_end",
+        lambda original: lambda processes, reply, *, stopped: list(processes),
         GOING_ON,
     ),
     _unit(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from muster.api.status import ConditionType, Reason
 from muster.channel.replies import reply_to
 from muster.control.admission import Admission
-from muster.control.events import events_between
+from muster.control.kubernetes_events import events_between
 from muster.lifecycle.actions import CreateReplica, Decision, DeleteReplica
 from muster.lifecycle.decide import decide
 from muster.lifecycle.observed import Observed, ReplicaPhase, ReplicaView

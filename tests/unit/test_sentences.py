@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from muster.acceptance.presets import Presets
 from muster.admission.job_policy import JobPolicy, violations
 from muster.admission.read import parse_job
 from muster.admission.validate import problems
@@ -19,8 +20,7 @@ from muster.api.problems import InvalidJobError, Problem
 from muster.api.status import ConditionType, Progress, Restarts, TrainingJobStatus
 from muster.api.status import Phase as JobPhase
 from muster.control.admission import Admission
-from muster.control.events import events_between
-from muster.control.presets import Presets
+from muster.control.kubernetes_events import events_between
 from muster.explain.explain import as_lines, explain
 from muster.lifecycle.decide import decide
 from muster.lifecycle.observed import ClaimView, Observed
@@ -277,7 +277,7 @@ def summary() -> str:
 
 SENTENCES: Mapping[Callable[[], str], str] = {
     held_back: "attempt 1 begins at 10:00:30 UTC (back-off), after UserError of worker-0: termination message",
-    awaited_replicas: "attempt 0 waits for worker-97, worker-99, worker-98 (97 of 100 run): ImagePullBackOff",
+    awaited_replicas: "attempt 0 waits for worker-97, worker-98, worker-99 (97 of 100 run): ImagePullBackOff",
     awaited_after_a_failure: "attempt 1 waits for worker-1 (1 of 2 run), after Preempted of worker-1: saved at step 340",
     awaited_older_pods: (
         "attempt 1 waits for digits-worker-0, digits-worker-1 of an older attempt to be gone, after Preempted of worker-1: saved "

@@ -95,7 +95,7 @@ class Parent:
 
     def __init__(self, connection: socket.socket, spec: TrainerSpec, supervisor: int) -> None:
         self._connection, self._spec, self._supervisor = connection, spec, supervisor
-        self._prepared: list[Prepared] = []
+        self.prepared: list[Prepared] = []
 
     def serve(self) -> None:
         """Answers requests until the supervisor closes the socket.
@@ -107,28 +107,28 @@ class Parent:
             request, descriptors, _, _ = socket.recv_fds(self._connection, LONGEST_REQUEST, DESCRIPTORS)
             if not request:
                 return
-            pid = self._prepare(opens_task=request == OPEN) if request in (PREPARE, OPEN) else self._start(request, descriptors)
+            pid = self.prepare(opens_task=request == OPEN) if request in (PREPARE, OPEN) else self.start(request, descriptors)
             for descriptor in descriptors:
                 os.close(descriptor)
-            self._connection.sendall(json.dumps({"pid": pid, "prepared": [each.pid for each in self._prepared]}).encode())
+            self._connection.sendall(json.dumps({"pid": pid, "prepared": [each.pid for each in self.prepared]}).encode())
 
-    def _start(self, request: bytes, descriptors: list[int]) -> int | None:
+    def start(self, request: bytes, descriptors: list[int]) -> int | None:
         """The pid of the process of this request: a prepared one if one is ready, else a new one."""
         until = time.monotonic() + ANSWER_SECONDS
-        for each in [each for each in self._prepared if each.is_ready]:
-            self._prepared.remove(each)
+        for each in [each for each in self.prepared if each.is_ready]:
+            self.prepared.remove(each)
             if each.take_over(request, descriptors, seconds=max(0.0, until - time.monotonic())):
                 return each.pid
         return self._fork(lambda: carry_out(request, descriptors, self._supervisor))
 
-    def _prepare(self, *, opens_task: bool = False) -> int | None:
+    def prepare(self, *, opens_task: bool = False) -> int | None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             pid = self._fork(lambda: wait_prepared(theirs, self._spec, self._supervisor, opens_task=opens_task), also_close=ours)
         if pid is None:
             ours.close()
         else:
-            self._prepared.append(Prepared(pid, ours))
+            self.prepared.append(Prepared(pid, ours))
         return pid
 
     def _fork(self, run: Callable[[], NoReturn], *, also_close: socket.socket | None = None) -> int | None:
@@ -138,7 +138,7 @@ class Parent:
         if between == 0:
             parent = os.getpid()  # read before the fork, because the child may have a new parent by then
             if _forked() == 0:
-                for each in (self._connection, also_close, *(other.socket for other in self._prepared)):
+                for each in (self._connection, also_close, *(other.socket for other in self.prepared)):
                     if each is not None:
                         each.close()
                 os.setsid()

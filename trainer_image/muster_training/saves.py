@@ -70,7 +70,7 @@ class Saves:
     def __init__(self, replica: ReplicaEnvironment, spec: CheckpointSpec, ranks: Ranks, world: int) -> None:
         self._replica = replica
         self._spec = spec
-        self._ranks = ranks
+        self.ranks = ranks
         self._world = world
         self._store = Store(location_of(spec.directory), Fence(replica.job_created, replica.attempt), spec.keep)
         self._writes = replica.first_rank is not None
@@ -82,7 +82,7 @@ class Saves:
 
         Raises BadConfiguration for a checkpoint of another kind of training.
         """
-        point = agree_on_resume_point(self._ranks, lambda: of_selection(self._select()))
+        point = agree_on_resume_point(self.ranks, lambda: of_selection(self._select()))
         self._registered = True
         return point
 
@@ -111,7 +111,7 @@ class Saves:
         if not self._registered:
             self.resume_point()
         began = time.monotonic()
-        place = location_of(agree(self._ranks, lambda: str(self._store.begin(step))))
+        place = location_of(agree(self.ranks, lambda: str(self._store.begin(step))))
         folder = None
         try:
             folder = self._shared_workplace(place) if shared else self._own_workplace(place)
@@ -122,11 +122,11 @@ class Saves:
                 raise
             size = self._commit(place, folder, self._manifest(step, reason), shared)
         except BaseException:
-            if self._ranks.rank == 0:
+            if self.ranks.rank == 0:
                 self._store.abandon(place)
             raise
         finally:
-            if folder and (not shared or self._ranks.rank == 0):
+            if folder and (not shared or self.ranks.rank == 0):
                 shutil.rmtree(folder, ignore_errors=True)
         saved.append(Saved(place.name, size, time.monotonic() - began))
 
@@ -155,24 +155,24 @@ class Saves:
         return selection
 
     def _own_workplace(self, place: Location) -> Path:
-        name = f"{_WRITING}{self._ranks.rank}"
-        return Path(gather(self._ranks, lambda: str(_make_folder(place, name)))[self._ranks.rank])
+        name = f"{_WRITING}{self.ranks.rank}"
+        return Path(gather(self.ranks, lambda: str(_make_folder(place, name)))[self.ranks.rank])
 
     def _shared_workplace(self, place: Location) -> Path:
         """A folder that rank 0 creates for all ranks. Raises UserError if another rank does not see it."""
-        folder = Path(agree(self._ranks, lambda: str(_make_folder(place, _WRITING_TOGETHER))))
+        folder = Path(agree(self.ranks, lambda: str(_make_folder(place, _WRITING_TOGETHER))))
 
         def look() -> None:
             if not folder.is_dir():
                 raise UserError(
-                    f"checkpoint(shared=True): rank {self._ranks.rank} does not see the folder {folder} of rank 0; use storage that all "
+                    f"checkpoint(shared=True): rank {self.ranks.rank} does not see the folder {folder} of rank 0; use storage that all "
                     "nodes mount (spec.checkpoint.storage), or save without shared=True"
                 )
 
         try:
-            gather(self._ranks, look)
+            gather(self.ranks, look)
         except BaseException:
-            if self._ranks.rank == 0:
+            if self.ranks.rank == 0:
                 shutil.rmtree(folder, ignore_errors=True)
             raise
         return folder
@@ -181,10 +181,10 @@ class Saves:
         """Sends this rank's error to the other ranks, so that they raise it instead of waiting."""
 
         def raised() -> None:
-            raise UserError(f"rank {self._ranks.rank} failed while it wrote a checkpoint: {type(error).__name__}: {text_of(error)}")
+            raise UserError(f"rank {self.ranks.rank} failed while it wrote a checkpoint: {type(error).__name__}: {text_of(error)}")
 
         with suppress(TrainerError):
-            gather(self._ranks, raised)
+            gather(self.ranks, raised)
 
     def _commit(self, place: Location, folder: Path, manifest: Manifest, shared: bool) -> int:
         """Stores the files of all ranks durably, then commits them. Returns the size in bytes.
@@ -194,16 +194,16 @@ class Saves:
         """
         written: list[list[str]]
         if shared:
-            gather(self._ranks, lambda: None)  # all ranks have written
-            names = agree(self._ranks, lambda: _names(folder))
+            gather(self.ranks, lambda: None)  # all ranks have written
+            names = agree(self.ranks, lambda: _names(folder))
             written = [names[rank :: self._world] for rank in range(self._world)]
         else:
-            written = gather(self._ranks, lambda: _names(folder))
+            written = gather(self.ranks, lambda: _names(folder))
         owners = {name: rank for rank in reversed(range(len(written))) for name in written[rank]}
-        own = [name for name in written[self._ranks.rank] if owners[name] == self._ranks.rank]
-        again = [name for name in written[self._ranks.rank] if owners[name] != self._ranks.rank]
-        parts = gather(self._ranks, lambda: [self._flush(place, folder, own), {name: files.sha256(folder / name) for name in again}])
-        return int(agree(self._ranks, lambda: self._finish(place, manifest, parts)))
+        own = [name for name in written[self.ranks.rank] if owners[name] == self.ranks.rank]
+        again = [name for name in written[self.ranks.rank] if owners[name] != self.ranks.rank]
+        parts = gather(self.ranks, lambda: [self._flush(place, folder, own), {name: files.sha256(folder / name) for name in again}])
+        return int(agree(self.ranks, lambda: self._finish(place, manifest, parts)))
 
     def _flush(self, place: Location, folder: Path, names: list[str]) -> dict[str, dict[str, Any]]:
         if not isinstance(place, Path):

@@ -60,7 +60,7 @@ def report(
     Raises UserError if `step` or `total` is not a whole number of 0 or more.
     """
     whole = None if total is None else _whole("total", total)
-    _session().report(step=_whole("step", step), total=whole, loss=loss, samples=samples, metrics=metrics)
+    current().report(step=_whole("step", step), total=whole, loss=loss, samples=samples, metrics=metrics)
 
 
 def should_stop() -> bool:
@@ -71,7 +71,7 @@ def should_stop() -> bool:
 
     Raises PeerLost if rank 0 is gone.
     """
-    return _session().should_stop()
+    return current().should_stop()
 
 
 @contextmanager
@@ -88,7 +88,7 @@ def checkpoint(step: int, *, shared: bool = False) -> Iterator[Path]:
 
     Raises StorageUnavailable, PeerLost (also if a newer attempt has started), and UserError for files that cannot be saved.
     """
-    with _session().checkpoint(_whole("step", step), shared) as folder:
+    with current().checkpoint(_whole("step", step), shared) as folder:
         yield folder
 
 
@@ -97,17 +97,17 @@ def latest() -> Checkpoint | None:
 
     Raises StorageUnavailable, PeerLost, and BadConfiguration if the bundled trainer wrote the checkpoint.
     """
-    return _session().latest()
+    return current().latest()
 
 
 def environment() -> Environment:
     """Returns the rank of this process, the size of its world, and the attempt."""
-    return _session().environment
+    return current().environment
 
 
 def report_metrics(step: int, metrics: Mapping[str, object]) -> None:
     """Reports figures of the model at `step`, without the step itself. Their names may be any strings."""
-    _session().report_metrics(step, metrics)
+    current().report_metrics(step, metrics)
 
 
 def checkpoint_copy(step: int, source: Path, *, seconds: float) -> None:
@@ -115,22 +115,22 @@ def checkpoint_copy(step: int, source: Path, *, seconds: float) -> None:
 
     `seconds` is the time that the library's save took. If the job has no storage, and outside Muster, nothing is copied.
     """
-    _session().checkpoint_copy(step, source, seconds)
+    current().checkpoint_copy(step, source, seconds)
 
 
 def phase(activity: Activity) -> None:
     """Reports the activity that this process begins now."""
-    _session().phase(activity)
+    current().phase(activity)
 
 
 def resumed_from() -> Checkpoint | None:
     """The result of the last call of `latest`, which does not read the checkpoint again."""
-    return _session().found
+    return current().found
 
 
 def notify(message: str) -> None:
     """Shows `message` in the log and in the events of the job, once."""
-    _session().notify_once(message)
+    current().notify_once(message)
 
 
 class Session:
@@ -378,13 +378,9 @@ class Session:
 
 
 @functools.cache
-def _session() -> Session:
-    return Session()
-
-
 def current() -> Session:
     """The session of this process."""
-    return _session()
+    return Session()
 
 
 def _whole(name: str, value: object) -> int:

@@ -63,7 +63,7 @@ def _problems(job: TrainingJob, strategy: Strategy, unread: Collection[str]) -> 
     spec = job.spec
     document = {"metadata": {"name": job.metadata.name}, "spec": spec.wire()}
     gaps = {re.split(r"[.\[]", field)[1] for field in unread if field.startswith("spec.")}
-    of_strategy = _rules(spec.strategy) if "strategy" not in gaps else rules_for_all(RESERVED_BUILT_IN)
+    of_strategy = rules_of_strategy(spec.strategy) if "strategy" not in gaps else rules_for_all(RESERVED_BUILT_IN)
     is_comparable = gaps.isdisjoint(_COMPARED)
     found = [
         *violations(document, [rule for rule in of_strategy if rule.part != SPEC or gaps.isdisjoint(_sections(rule))]),
@@ -114,7 +114,7 @@ def strategy_problems(name: object) -> list[Problem]:
 
 
 @cache
-def _rules(name: StrategyName) -> list[Rule]:
+def rules_of_strategy(name: StrategyName) -> list[Rule]:
     strategy = STRATEGIES[name]
     return [*rules_for_all(reserved_for(strategy)), *rules_for(strategy, STRATEGIES.values())]
 

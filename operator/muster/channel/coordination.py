@@ -65,6 +65,9 @@ class _LongPolls:
     def __init__(self) -> None:
         self._jobs: dict[str, dict[str, asyncio.Future[bool]]] = {}
 
+    def __len__(self) -> int:
+        return sum(map(len, self._jobs.values()))
+
     async def wait(self, job: str, pod_uid: str, seconds: float) -> bool:
         """Waits for a change of the job, and returns whether there was one in time. A newer request of the pod ends the wait."""
         self.end(job, pod_uid)
@@ -110,6 +113,11 @@ class CoordinationServer:
         self._long_polls = _LongPolls()
         application.on_shutdown.append(self._long_polls.end_all)
         self.listener = Listener(application, refused=channel.refused, left=self._disconnect)
+
+    @property
+    def held(self) -> int:
+        """The number of reports whose reply is delayed."""
+        return len(self._long_polls)
 
     def job_changed(self, job: str) -> None:
         """Answers the held reports of the job's pods if their reply has changed."""

@@ -86,7 +86,7 @@ class Listener:
         self._anonymous_of: dict[str, dict[_Connection, None]] = {}  # the same by address
         self._authenticated: dict[str, list[_Connection]] = {}
         self._authenticated_count = 0
-        self._unproven = 0
+        self.unproven = 0
 
     async def start(self, host: str | None, port: int, context: ssl.SSLContext | None = None) -> int:
         """Starts to listen on `host`, or on every address if it is None. Returns the port, which is a free one if `port` is 0. Raises
@@ -144,8 +144,8 @@ class Listener:
         """Counts bytes that the connection has sent. If all connections have sent too many, closes this one if it has sent more than a few,
         or else the oldest unauthenticated one. Returns whether this one is still open."""
         connection.unproven += size
-        self._unproven += size
-        if self._unproven <= self._limits.unproven:
+        self.unproven += size
+        if self.unproven <= self._limits.unproven:
             return True
         self._refused("connections")
         oldest = next(iter(self._anonymous), connection)
@@ -154,7 +154,7 @@ class Listener:
         return closed is not connection
 
     def _forgive(self, connection: _Connection) -> None:
-        self._unproven -= connection.unproven
+        self.unproven -= connection.unproven
         connection.unproven = 0
 
     def _drop(self, connection: _Connection) -> None:

@@ -43,9 +43,9 @@ def bench_collectives(
       muster bench-collectives JOB.YAML --manifest | kubectl apply -f -
       kubectl logs NAME-collectives-worker-0 | muster bench-collectives JOB.YAML --log -
     """
+    from muster.acceptance.presets import read_with_preset
     from muster.admission.read import read_job
     from muster.cli.render import as_yaml
-    from muster.control.presets import read_with_preset
     from muster.tools.measure.jobs import collectives_job
 
     if manifest and log:

@@ -27,9 +27,9 @@ def rendered(
 
     Raises InvalidJobError with the problems and the file.
     """
+    from muster.acceptance.presets import with_preset
     from muster.admission.read import InvalidJobFileError, read_job
     from muster.api.problems import InvalidJobError
-    from muster.control.presets import with_preset
     from muster.render.addresses import ClusterAddresses
     from muster.render.images import default_images
     from muster.render.manifests import render

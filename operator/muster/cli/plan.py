@@ -42,8 +42,8 @@ def plan(*, job: str, gbits: float | None, round_trip: float, output: Path | Non
     """
     import psutil
 
+    from muster.acceptance.presets import read_with_preset
     from muster.cli.pages import write
-    from muster.control.presets import read_with_preset
     from muster.local.errors import RunError
     from muster.tools.measure import plan_page as shown
     from muster.tools.measure.advice import advise

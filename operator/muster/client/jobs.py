@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from itertools import islice
@@ -29,8 +29,8 @@ MOST_SUSPECTS = 5
 class Jobs:
     """The jobs of the connection's namespace."""
 
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
+    def __init__(self, connection: Connection, *, clock: Callable[[], float] = time.monotonic, poll_seconds: float = POLL_SECONDS) -> None:
+        self.connection, self._clock, self._poll_seconds = connection, clock, poll_seconds
         self.namespace = connection.namespace
 
     async def get(self, name: str, *, bounded: bool = False) -> Object:
@@ -134,15 +134,15 @@ class Jobs:
 
     async def _create_after_deletion(self, manifest: Object, *, uid: str) -> Object:
         """Retries while the API server does not answer, because after the deletion the job exists nowhere else."""
-        began = time.monotonic()
+        began = self._clock()
         while True:
             try:
                 await self._wait_deleted(manifest["metadata"]["name"], uid=uid)
                 return await self.create(manifest)
             except errors.NoClusterError:
-                if time.monotonic() - began > WAIT_SECONDS:
+                if self._clock() - began > WAIT_SECONDS:
                     raise
-                await asyncio.sleep(POLL_SECONDS)
+                await asyncio.sleep(self._poll_seconds)
 
     async def pods(self, job: Object) -> list[Object]:
         """The pods of the job, and of no earlier job of its name, by name, as far as `cuts.pod` keeps them."""
@@ -182,11 +182,11 @@ class Jobs:
                 yield None
                 return
             except errors.NoClusterError:
-                now = time.monotonic()
+                now = self._clock()
                 silent_since = now if silent_since is None else silent_since
                 if now - silent_since > OUTAGE_SECONDS:
                     raise
-                await asyncio.sleep(POLL_SECONDS)
+                await asyncio.sleep(self._poll_seconds)
 
     async def _watch(self, name: str, version: str) -> AsyncIterator[Object | None]:
         query = {"watch": "true", "fieldSelector": f"metadata.name={name}", "resourceVersion": version, "timeoutSeconds": "300"}
@@ -218,7 +218,7 @@ class Jobs:
                     job = await self.connection.get(self._path(name))
                     if job["metadata"]["uid"] != uid:
                         raise errors.ConflictError(f"another job {name} exists by now")
-                    await asyncio.sleep(POLL_SECONDS)
+                    await asyncio.sleep(self._poll_seconds)
         except errors.NotFoundError:
             return
         except TimeoutError:

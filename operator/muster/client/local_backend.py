@@ -1,4 +1,8 @@
-"""The Python client's jobs on this machine. Each runs in a process of its own, in a run directory as `muster run` makes it."""
+"""The Python client's jobs on this machine. Each runs in a process of its own, in a run directory as `muster run` makes it.
+
+`LocalBackend` and `LocalJob` implement the same `Backend` and `AsyncJob` as `cluster_backend.py`. They share no more, because a run is a
+process and its files, and not an object of an API server.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from muster.acceptance.presets import with_preset_written_out
 from muster.api.grace import seconds as grace_seconds
 from muster.api.job import TrainingJob
 from muster.api.status import Phase
@@ -23,7 +28,6 @@ from muster.client import errors
 from muster.client.async_job import AsyncJob
 from muster.client.job_input import data_of
 from muster.client.log_lines import Selection
-from muster.control.presets import with_preset_written_out
 from muster.explain.explain import Explanation, explain
 from muster.explain.snapshot import Snapshot
 from muster.local.background import STOP, Request

@@ -13,6 +13,8 @@ from typing import Any
 from cachetools import LRUCache
 from pydantic import ValidationError
 
+from muster.acceptance.pod_checks import pod_problems
+from muster.acceptance.presets import Presets, problems_with_defaults
 from muster.admission.bounds import bound_problems, bounded
 from muster.admission.changes import changes
 from muster.admission.job_policy import UNLIMITED, JobPolicy, violations
@@ -24,8 +26,6 @@ from muster.api.problems import Problem
 from muster.api.spec import Trainer, TrainingJobSpec
 from muster.api.status import ConditionType, TrainingJobStatus
 from muster.api.unchecked import mapping
-from muster.control.pod_checks import pod_problems
-from muster.control.presets import Presets, problems_with_defaults
 from muster.kubernetes.objects import Object
 from muster.lifecycle.state import is_open, without_contradictions
 from muster.render.defaults import JobDefaults, images_with

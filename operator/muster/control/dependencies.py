@@ -6,18 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from muster.acceptance.presets import Presets
 from muster.admission.job_policy import UNLIMITED, JobPolicy
 from muster.api.status import TrainingJobStatus
 from muster.channel.reports import Reports
 from muster.control.cluster import Cluster
 from muster.control.gangs import Gangs
+from muster.control.job_store import Store
 from muster.control.positions import Positions
-from muster.control.presets import Presets
 from muster.control.queues import Kueue
-from muster.control.store import Store
-from muster.control.tracing import Tracing
 from muster.kubernetes.objects import Object
 from muster.lifecycle.policy import DEFAULT_POLICY, Policy
+from muster.lifecycle.tracing import Tracing
 from muster.render.defaults import JobDefaults
 from muster.render.environment import Coordinator
 from muster.render.images import Images

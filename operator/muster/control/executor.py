@@ -25,7 +25,7 @@ from muster.render.addresses import ClusterAddresses, addresses_of
 from muster.render.environment import Plans
 from muster.render.kueue import Placement, placed, pod_set_of
 from muster.render.manifests import plans_of, render_replica, render_service
-from muster.render.objects import render_objects
+from muster.render.strategy_objects import render_objects
 
 AT_ONCE = 48
 """Concurrent requests for all jobs. More requests would only wait at the API server. If there are more, namespaces take turns."""

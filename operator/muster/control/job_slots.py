@@ -7,7 +7,7 @@ from collections.abc import Callable
 from muster.api.job import TrainingJob
 from muster.api.problems import Problem
 from muster.api.status import FINAL_PHASES
-from muster.control.store import Store
+from muster.control.job_store import Store
 
 
 class JobSlots:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from datetime import datetime
 
 from muster.control.cluster import Cluster
-from muster.control.events import event_of_unreadable
-from muster.control.store import Store
+from muster.control.job_store import Store
+from muster.control.kubernetes_events import event_of_unreadable
 from muster.kubernetes.objects import Object
 from muster.kubernetes.queue import WorkQueue
 

@@ -7,8 +7,8 @@ from contextlib import suppress
 from muster.api.job import TrainingJob
 from muster.control.admission import Admitted
 from muster.control.cluster import Cluster
+from muster.control.job_store import Store
 from muster.control.owned import ensured
-from muster.control.store import Store
 from muster.kubernetes.errors import ConflictError, NotFoundError, RefusedError
 from muster.kubernetes.objects import Object, owner_of
 from muster.lifecycle.facts import gang

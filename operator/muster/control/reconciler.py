@@ -22,9 +22,9 @@ from muster.channel.pacing import delay_seconds
 from muster.control.admission import Admission, Admitted
 from muster.control.cluster import Child
 from muster.control.dependencies import Dependencies
-from muster.control.events import JobEvent, event_of
 from muster.control.executor import Created, Executor
 from muster.control.job_slots import JobSlots
+from muster.control.kubernetes_events import JobEvent, event_of
 from muster.control.queues import Queues
 from muster.control.status_writer import write_status
 from muster.explain.brief import brief

@@ -7,7 +7,7 @@ import logging
 from muster.api.job import TrainingJob
 from muster.api.status import TrainingJobStatus
 from muster.control.dependencies import Dependencies
-from muster.control.events import event_of, events_between
+from muster.control.kubernetes_events import event_of, events_between
 from muster.kubernetes.objects import Object, version_of
 from muster.lifecycle.observed import Observed
 

@@ -84,8 +84,10 @@ class Lease:
         identity: str,
         times: Times,
         ready: Callable[[], bool] = lambda: True,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._requests = requests
+        self._clock = clock
         self._leases = collection("coordination.k8s.io/v1", "leases", namespace=namespace)
         self._name = name
         self._identity = identity
@@ -102,7 +104,7 @@ class Lease:
     def valid(self) -> bool:
         """Whether no other candidate can have taken the lease yet. If false, the holder must not write. Safe to read from any thread."""
         renewed = self._renewed
-        return renewed is not None and time.monotonic() - renewed < self._times.valid
+        return renewed is not None and self._clock() - renewed < self._times.valid
 
     async def acquire(self) -> None:
         """Waits until this candidate holds the lease."""
@@ -115,14 +117,14 @@ class Lease:
         pause = self._times.renewal
         while True:
             await asyncio.sleep(pause)
-            begun = time.monotonic()
+            begun = self._clock()
             renewed = await self._try()
             if not renewed and self._holder not in ("", self._identity):
                 log.error("%s has the lease now", self._holder)
                 self._renewed = None
                 self.lost = True
                 return
-            pause = max(0.0, begun + self._times.renewal - time.monotonic()) if renewed else self._times.look
+            pause = max(0.0, begun + self._times.renewal - self._clock()) if renewed else self._times.look
 
     async def release(self) -> None:
         """Frees the lease, so that the next candidate leads at once. If that fails, the next one waits for `duration`."""
@@ -139,7 +141,7 @@ class Lease:
 
     async def _try(self) -> bool:
         """Tries once to take or renew the lease. Sets `_holder` to the identity of the holder, or to an empty text if it is unknown."""
-        begun = time.monotonic()
+        begun = self._clock()
         try:
             acquired = await self._take()
         except (AlreadyExistsError, ConflictError, NotFoundError):
@@ -183,7 +185,7 @@ class Lease:
 
     def _expired(self, lease: Object) -> bool:
         """Whether the lease has not changed for its duration, while this candidate could read it all the time."""
-        version, now = lease["metadata"]["resourceVersion"], time.monotonic()
+        version, now = lease["metadata"]["resourceVersion"], self._clock()
         seen = self._seen
         if seen is None or seen.version != version or now - seen.last > self._times.look + self._times.request_timeout:
             seen = _Sighting(version, now, now)

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from muster.api.constants import ORPHAN_FINALIZER
 from muster.api.job import TrainingJob
@@ -35,10 +35,12 @@ from muster.lifecycle.actions import Action, Decision, LookLive, deletion, short
 from muster.lifecycle.facts.facts import Facts, read
 from muster.lifecycle.facts.failure import Cause, cause_of_break
 from muster.lifecycle.facts.hang import cause_of_hang
-from muster.lifecycle.observed import Observed
+from muster.lifecycle.observed import Observed, QuotaView
 from muster.lifecycle.policy import DEFAULT_POLICY, Policy
 from muster.lifecycle.present.goodput import counted_until, with_goodput
+from muster.lifecycle.present.message import scaling_sentence, startup_sentence
 from muster.lifecycle.present.present import is_write_postponed, next_write_time, present
+from muster.lifecycle.present.waiting import requeue_sentence
 from muster.lifecycle.recording.grace import with_grace_of_ended_attempts
 from muster.lifecycle.recording.members import has_succeeded
 from muster.lifecycle.recording.progress import with_progress
@@ -92,11 +94,10 @@ def must_look_live(status: TrainingJobStatus, facts: Facts) -> bool:
 
 def next_state(status: TrainingJobStatus, facts: Facts) -> tuple[TrainingJobStatus, State]:
     """Records what the replicas show, then makes each move of `LIFE` that is due, in their order."""
-    status, state = replacing.without_deleted(status, facts), _state(status, facts)
+    status, state = replacing.with_orphaned(status, facts), _state(status, facts)
     if isinstance(state, Ended):
         # A world that a deadline ends saves in its grace period. Its commit and its last step come after the end of the job.
         return with_late_last_step(with_progress(status, facts), facts), state
-    status = replacing.with_orphaned(status, facts)
     facts = facts.in_world_of(status)
     status = with_reports(status, facts)
     for move in LIFE:
@@ -121,11 +122,6 @@ class Move(Generic[Found]):
     end: Callable[[TrainingJobStatus, Facts, Found], Moved]
     """Makes the move."""
     target: type[State]
-
-
-class _Evidence(Protocol):
-    @property
-    def message(self) -> str: ...
 
 
 def _completed(status: TrainingJobStatus, facts: Facts, _: bool) -> Moved:
@@ -158,7 +154,7 @@ def _given_up(status: TrainingJobStatus, facts: Facts, verdict: Verdict | None) 
         return status, None
     status = with_grace_of_ended_attempts(status, facts)
     if verdict.reason is Reason.STARTUP_DEADLINE:
-        status = deadline.with_awaited(status, facts)
+        status, verdict = deadline.with_awaited(status, facts), replace(verdict, message=startup_sentence(status, facts))
     return attempts.with_given_up(status, facts, verdict), Ended(verdict.reason, verdict.message)
 
 
@@ -166,7 +162,7 @@ def _is_suspended(_: TrainingJobStatus, facts: Facts) -> bool:
     return facts.spec.suspend
 
 
-def _lost_quota(_: TrainingJobStatus, facts: Facts) -> _Evidence | None:
+def _lost_quota(_: TrainingJobStatus, facts: Facts) -> QuotaView | None:
     return facts.observed.quota if facts.waits_for_quota else None
 
 
@@ -181,12 +177,12 @@ def _failed(status: TrainingJobStatus, facts: Facts, cause: Cause) -> Moved:
     return _reviewed(status, facts, record) if record else (status, ended)
 
 
-def _stopped(reason: Reason) -> Callable[[TrainingJobStatus, Facts, _Evidence | bool], Moved]:
-    """Ends the open attempt for a reason that is no failure."""
+def _stopped(reason: Reason, message: Callable[[Any], str] = lambda _: "") -> Callable[[TrainingJobStatus, Facts, Any], Moved]:
+    """Ends the open attempt for a reason that is no failure. `message` says in words what the condition has found."""
 
-    def end(status: TrainingJobStatus, facts: Facts, found: _Evidence | bool) -> Moved:
-        message = "" if isinstance(found, bool) else found.message
-        return _earlier_failure_settled(attempts.with_end(status, facts, reason, message=message), facts, _unsettled(status, facts))
+    def end(status: TrainingJobStatus, facts: Facts, found: object) -> Moved:
+        ended = attempts.with_end(status, facts, reason, message=message(found))
+        return _earlier_failure_settled(ended, facts, _unsettled(status, facts))
 
     return end
 
@@ -211,16 +207,20 @@ def _begun(status: TrainingJobStatus, facts: Facts, _: bool) -> Moved:
     return replacing.with_orphaned(attempts.with_next(status, facts), facts), None
 
 
+_evicted = _stopped(Reason.EVICTED_BY_QUEUE, lambda quota: quota.message)
+_requeued = _stopped(Reason.GANG_REQUEUED, lambda split: requeue_sentence(split.waiting, len(split.placed)))
+_resized = _stopped(Reason.SCALED, lambda resize: scaling_sentence(resize.before, resize.after))
+
 LIFE: tuple[Move[Any], ...] = (
     Move((Open,), "all replicas of the role that decides have succeeded", has_succeeded, _completed, Ended),
     Move((Open, Provisional, Suspended), "a failure is over a limit, and no later report can change that", _unsettled, _reviewed, Ended),
     Move((Open,), "the user suspends the job", _is_suspended, _stopped(Reason.SUSPENDED), Suspended),
-    Move((Open,), "the queue takes the quota back", _lost_quota, _stopped(Reason.EVICTED_BY_QUEUE), Suspended),
+    Move((Open,), "the queue takes the quota back", _lost_quota, _evicted, Suspended),
     Move((Open,), "a replica fails, is lost or hangs", _failure, _failed, Provisional),
     Move((Open,), "the spec asks for another world", elastic.is_outgrown, _stopped(Reason.SCALED), Settled),
     Move((Open,), "a pod excludes a node that it could use again", replacing.is_misplaced, _stopped(Reason.RESCHEDULED), Settled),
-    Move((Open,), "only a part of the gang has nodes", requeueing.due, _stopped(Reason.GANG_REQUEUED), Settled),
-    Move((Open,), "an elastic world shrinks or grows", elastic.due_resize, _stopped(Reason.SCALED), Settled),
+    Move((Open,), "only a part of the gang has nodes", requeueing.due, _requeued, Settled),
+    Move((Open,), "an elastic world shrinks or grows", elastic.due_resize, _resized, Settled),
     Move((Settled, Open, Provisional, Suspended), "a deadline has passed", deadline.verdict, _given_up, Ended),
     Move((Settled, Provisional, Suspended), "nothing forbids the next attempt", _may_begin, _begun, Open),
 )

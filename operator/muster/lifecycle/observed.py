@@ -28,6 +28,18 @@ class ReplicaPhase(StrEnum):
 
 
 @dataclass(frozen=True)
+class Incarnation:
+    """Processes that restarts of other roles have left running. Their supervisor reports the attempt that started them."""
+
+    number: int
+    """The attempt that started them."""
+    attempt: int
+    """The attempt that they take part in. What their supervisor reports about `number` is about this attempt."""
+    is_recorded: bool
+    """Whether the record of an attempt has the details of their start."""
+
+
+@dataclass(frozen=True)
 class ReplicaView:
     """A replica whose pod, or local process, still exists."""
 
@@ -92,6 +104,8 @@ class ReplicaView:
     """Nodes that the pod may not go to, because pods that do not answer were on them."""
     has_reported_end: bool = False
     """Whether the replica has reported its exit and awaits the next attempt."""
+    incarnation: Incarnation | None = None
+    """Present if restarts have left its processes running."""
 
     def with_report(self, report: Report, *, time: datetime, missed_seconds: float, disconnected: datetime | None = None) -> ReplicaView:
         """The replica with the newest report of its supervisor. A pass does this for thousands of replicas, and `dataclasses.replace` takes
@@ -99,6 +113,20 @@ class ReplicaView:
         copy = object.__new__(ReplicaView)
         copy.__dict__.update(self.__dict__, report=report, reported=time, missed_seconds=missed_seconds, disconnected=disconnected)
         return copy
+
+    def about(self, reported: int | None) -> int | None:
+        """The attempt that a report, termination message or a stack of this replica is about. `reported` is the attempt that it names."""
+        incarnation = self.incarnation
+        return incarnation.attempt if incarnation is not None and reported == incarnation.number else reported
+
+    def report_about(self, attempt: int) -> Report | None:
+        """The newest report, if it is about this attempt."""
+        return self.report if self.report is not None and self.about(self.report.attempt) == attempt else None
+
+    @property
+    def start_is_recorded(self) -> bool:
+        """Whether the record of an earlier attempt has the details of the start of its processes."""
+        return self.incarnation is not None and self.incarnation.is_recorded
 
     @property
     def over(self) -> bool:

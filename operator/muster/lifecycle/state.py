@@ -67,7 +67,8 @@ class Verdict:
     """The job fails permanently."""
 
     reason: Reason
-    message: str
+    message: str = ""
+    """Empty for the deadline of a start, whose message `decide` adds."""
     attempt: int | None = None
     """The number of the failed attempt that caused the verdict. None for a deadline."""
     at_once: bool = False

@@ -9,11 +9,11 @@ from muster.lifecycle.facts import devices, silence
 from muster.lifecycle.facts.acknowledging import acknowledge_due, acknowledging
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.leaving import times_of_leaving
+from muster.lifecycle.facts.waiting import silence_due
 from muster.lifecycle.recording.inputs import due_write
 from muster.lifecycle.state import Ended, State
 from muster.lifecycle.transition import attempts, clean_up, deadline, elastic, nodes, replacing, requeueing
 from muster.lifecycle.transition.pods import has_failed_outside_the_world, keeps_its_log
-from muster.lifecycle.waiting import silence_due
 
 _AT_ONCE = timedelta(milliseconds=1)
 

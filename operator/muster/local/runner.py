@@ -25,12 +25,12 @@ from muster.api.job import TrainingJob
 from muster.api.status import FailureClass, Phase, TrainingJobStatus
 from muster.channel.replies import reply_to
 from muster.channel.reports import Reports
-from muster.control.tracing import Tracing
 from muster.kubernetes.backoff import Delays
 from muster.lifecycle.actions import Action, CreateReplica, DeleteReplica
 from muster.lifecycle.decide import decide
 from muster.lifecycle.observed import Observed
 from muster.lifecycle.policy import Policy
+from muster.lifecycle.tracing import Tracing
 from muster.local import gpus, loopback, messages
 from muster.local.channel import LocalChannel
 from muster.local.display import Display

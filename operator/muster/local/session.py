@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from muster.acceptance.presets import read_with_preset
 from muster.admission.read import read_job
 from muster.api.job import TrainingJob
-from muster.control.presets import read_with_preset
 from muster.local.display import Display, make_display
 from muster.local.errors import FieldError
 from muster.local.localize import remarks

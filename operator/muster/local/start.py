@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
+from muster.acceptance.presets import no_file_for
 from muster.api.grace import seconds as grace_seconds
 from muster.api.job import TrainingJob
 from muster.api.status import Phase, Restarts, TrainingJobStatus
-from muster.control.presets import no_file_for
 from muster.lifecycle.decide import caught_up
 from muster.lifecycle.observed import Observed
 from muster.local.errors import ConfigurationError, FieldError

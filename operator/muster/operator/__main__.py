@@ -11,7 +11,7 @@ import sys
 
 from kubernetes.aio.config import ConfigException
 
-from muster.control.tracing import Tracing
+from muster.lifecycle.tracing import Tracing
 from muster.operator.configuration import Configuration, ConfigurationError, operator_pod, read_configuration
 from muster.operator.operator import assembled
 from muster.strategies.registry import REFUSED

@@ -7,8 +7,8 @@ from typing import Any
 from muster.api.constants import JOB_NAME_LABEL
 from muster.channel.pacing import gather_seconds
 from muster.control.cluster import Child
+from muster.control.job_store import Store
 from muster.control.reconciler import CALM_SECONDS, STARTING_SECONDS
-from muster.control.store import Store
 from muster.kubernetes.objects import key_of, owner_of, version_of
 from muster.kubernetes.queue import WorkQueue
 from muster.lifecycle.observed import ReplicaPhase

@@ -22,8 +22,8 @@ from muster.channel.pacing import gather_seconds
 from muster.channel.replies import reply_basis, reply_to
 from muster.channel.reports import Reports
 from muster.channel.tokens import Tokens
+from muster.control.job_store import Store
 from muster.control.reconciler import CALM_SECONDS
-from muster.control.store import Store
 from muster.kubernetes.api_paths import collection, member
 from muster.kubernetes.api_server import Requests
 from muster.kubernetes.errors import NotFoundError
@@ -65,8 +65,8 @@ class ClusterChannel:
         channel = Channel(
             reports=reports,
             identify=self._tokens.identify,
-            reply_to=self._reply_to,
-            wake=self._wake,
+            reply_to=self.reply_to,
+            wake=self.wake,
             now=lambda: datetime.now(UTC),
             random=random.random,
             left=self._look_at_once,
@@ -94,7 +94,8 @@ class ClusterChannel:
         job = self._store.job(child.key) if child is not None else None
         return job if child is not None and job is not None and child.owner == job["metadata"]["uid"] else None
 
-    def _reply_to(self, uid: str, report: Report) -> Reply:
+    def reply_to(self, uid: str, report: Report) -> Reply:
+        """The reply to a report of the pod with this uid. Raises RefusedReportError if it is no replica of a job."""
         obj = self._job_of(uid)
         if obj is None:
             raise RefusedReportError(404, "pod", f"pod {uid} is not a replica of a job of this operator")
@@ -111,7 +112,8 @@ class ClusterChannel:
         """Where a pod of this job gives its snapshots. A status may name the pod of another job, because users may write it."""
         return self._reports.snapshot_server_of(uid) if self._job_of(uid) is job else None
 
-    def _wake(self, uid: str) -> None:
+    def wake(self, uid: str) -> None:
+        """Queues the job of a pod that has reported, sooner if the report has news."""
         key, received = self._store.key_of_pod(uid), self._reports.of(uid)
         if key is None or received is None:
             return

@@ -12,7 +12,7 @@ from kubernetes.aio import client
 from muster.admission.oversized import without_oversized_spec
 from muster.api.constants import API_VERSION, JOB_NAME_LABEL, KIND, PLURAL, PRESET_KIND, PRESET_PLURAL
 from muster.control.cluster import Child, Listing, Unreadable
-from muster.control.store import slim
+from muster.control.job_store import slim
 from muster.kubernetes.api_paths import ApiPath, collection, member
 from muster.kubernetes.api_server import JSON, METADATA, ApiServer
 from muster.kubernetes.credentials import load_configuration
@@ -103,10 +103,10 @@ class Gateway:
         pods = [pod async for pod in self._objects(folder, unreadable, labelSelector=f"{JOB_NAME_LABEL}={name}")]
         if unreadable:  # it may be a replica, so it must not count as gone
             raise UnreadableAnswerError(f"pod {unreadable[0].name} cannot be read: {unreadable[0].reason}")
-        return _children(pods, cached)
+        return children_of(pods, cached)
 
     async def read_child(self, namespace: str, name: str) -> Child:
-        return _child(await self.request("GET", _core_path(namespace, "pods", name)))
+        return child_in(await self.request("GET", _core_path(namespace, "pods", name)))
 
     async def read_claim(self, namespace: str, name: str) -> ClaimView:
         try:
@@ -115,7 +115,7 @@ class Gateway:
             return ClaimView()
 
     async def create_pod(self, manifest: Object) -> Child:
-        return _child(await self._write("POST", _folder(manifest), manifest, accept=METADATA))
+        return child_in(await self._write("POST", _folder(manifest), manifest, accept=METADATA))
 
     async def delete_pod(self, namespace: str, name: str, *, uid: str, grace_seconds: int | None) -> None:
         options: Object = {"preconditions": {"uid": uid}}
@@ -246,7 +246,7 @@ def _unreadable(kind: str, obj: Object, reason: str) -> Unreadable:
     return Unreadable(kind, namespace, name, uid, reason[:500])
 
 
-def _children(pods: Iterable[Object], cached: Mapping[str, Child]) -> list[Child]:
+def children_of(pods: Iterable[Object], cached: Mapping[str, Child]) -> list[Child]:
     return [child for pod in pods if (child := _same_version(pod, cached) or child_of(pod)) is not None]
 
 
@@ -259,7 +259,7 @@ def _same_version(pod: Object, cached: Mapping[str, Child]) -> Child | None:
     return child
 
 
-def _child(pod: Object) -> Child:
+def child_in(pod: Object) -> Child:
     child = child_of(pod)
     if child is None:
         raise RefusedError(f"a pod {pod['metadata']['name']} exists and is not a replica: remove it, or give the job another name")

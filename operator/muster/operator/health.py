@@ -14,7 +14,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from muster.channel.coordination import RefusedReportError, bearer_token, refusal
 from muster.channel.listener import Limits, Listener, recognise
-from muster.control.store import Store
+from muster.control.job_store import Store
 from muster.kubernetes.queue import WorkQueue
 from muster.operator.metrics.counters import Metrics
 

@@ -8,23 +8,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
+from muster.acceptance.presets import Presets
 from muster.api.constants import JOB_NAME_LABEL
 from muster.channel.certificate import Certificate, load_or_create
 from muster.channel.reports import Reports
 from muster.control.dependencies import Dependencies
 from muster.control.gangs import Gangs
+from muster.control.job_store import Store
 from muster.control.positions import Positions
-from muster.control.presets import Presets
 from muster.control.queues import Kueue
 from muster.control.reconciler import Reconciler
-from muster.control.store import Store
-from muster.control.tracing import Tracing
 from muster.kubernetes.errors import ClusterError, RefusedError
 from muster.kubernetes.event_recorder import EventRecorder
 from muster.kubernetes.objects import Object
 from muster.kubernetes.queue import WorkQueue
 from muster.kubernetes.watches import Watch
 from muster.lifecycle.policy import Policy
+from muster.lifecycle.tracing import Tracing
 from muster.operator.channel import ClusterChannel, lead_here
 from muster.operator.configuration import Configuration, OperatorPod
 from muster.operator.discovery import kueue_version, positions_version, served_gang_schedulers, served_versions

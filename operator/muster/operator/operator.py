@@ -18,15 +18,15 @@ from muster.api.constants import JOB_NAME_LABEL
 from muster.channel.certificate import new_certificate
 from muster.channel.reports import Reports
 from muster.channel.tokens import Readers
+from muster.control.job_store import Store
 from muster.control.listing import correct_caches
-from muster.control.store import Store
-from muster.control.tracing import Tracing
 from muster.kubernetes.api_server import Requests
 from muster.kubernetes.election import Election, Lease, Times
 from muster.kubernetes.event_recorder import EventRecorder
 from muster.kubernetes.queue import WorkQueue
 from muster.kubernetes.resync import Resync
 from muster.kubernetes.watches import Watch
+from muster.lifecycle.tracing import Tracing
 from muster.operator import kopf_runtime
 from muster.operator.cache_updates import CacheUpdates
 from muster.operator.configuration import Configuration, OperatorPod

@@ -16,8 +16,8 @@ from muster.render.environment import Coordinator, Plans, world_environment
 from muster.render.filling import fill
 from muster.render.gang import SCHEDULERS, joined, priority_class_of
 from muster.render.images import Images
-from muster.render.objects import render_objects
 from muster.render.pods import labels_of, owner_of, pod_of
+from muster.render.strategy_objects import render_objects
 from muster.strategies.base import Addresses, ReplicaPlan, WorldPlan
 from muster.strategies.registry import strategy_of
 

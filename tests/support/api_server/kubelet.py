@@ -26,14 +26,14 @@ class Kubelet:
     """Does with a pod what a node does, on request."""
 
     def __init__(self, api: Api) -> None:
-        self._api = api
+        self.api = api
 
     def bind(self, pod: Object, node: str = "node-0") -> None:
         """Binds the pod to a node. From then on its deletion needs a kubelet."""
         target = {"apiVersion": "v1", "kind": "Node", "name": node}
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod["metadata"]["name"]}, "target": target}
         with suppress(ApiError):
-            self._api.create(f"{pod_path(pod)}/binding", binding)
+            self.api.create(f"{pod_path(pod)}/binding", binding)
 
     def run(self, pod: Object) -> None:
         """Marks its trainer container as running."""
@@ -69,16 +69,16 @@ class Kubelet:
         """What the eviction API and the taint controllers do: a condition, then the deletion."""
         condition = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message, "lastTransitionTime": now()}
         self.set_status(pod, {"conditions": [condition]})
-        self._api.delete(pod_path(pod))
+        self.api.delete(pod_path(pod))
 
     def remove(self, pod: Object) -> None:
         """Removes a pod whose deletion was requested."""
-        self._api.delete(pod_path(pod), {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}})
+        self.api.delete(pod_path(pod), {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}})
 
     def set_status(self, pod: Object, status: Object) -> None:
         """Patches the status of the pod. Does nothing if the pod is gone or replaced."""
         try:
-            self._api.patch(f"{pod_path(pod)}/status", {"metadata": {"uid": pod["metadata"]["uid"]}, "status": status})
+            self.api.patch(f"{pod_path(pod)}/status", {"metadata": {"uid": pod["metadata"]["uid"]}, "status": status})
         except ApiError as error:
             if error.status not in (404, 409):
                 raise

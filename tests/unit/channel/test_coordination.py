@@ -63,7 +63,7 @@ REPORT: dict[str, Any] = {
 }
 
 
-class Server:
+class ChannelServer:
     """The server on loopback. Token `good` is of pod `pod`. `woken` has the pods with new reports, `left` those without a connection, and
     `refused` the reasons of refusals."""
 
@@ -123,7 +123,7 @@ class Server:
 
 
 def test_a_report_is_stored_its_job_is_queued_and_the_reply_has_the_attempt() -> None:
-    server = Server()
+    server = ChannelServer()
     status, reply = server.post(json.dumps(REPORT).encode())
     assert (status, decode(Reply, reply)) == (200, Reply(attempt=3, interval_seconds=0.2))
     received = server.reports.of("pod")
@@ -134,7 +134,7 @@ def test_a_report_is_stored_its_job_is_queued_and_the_reply_has_the_attempt() ->
 
 
 def test_a_supervisor_whose_connection_has_closed_is_known_until_it_is_back() -> None:
-    server = Server()
+    server = ChannelServer()
 
     async def check() -> None:
         listener = CoordinationServer(server.channel).listener
@@ -162,7 +162,7 @@ def test_a_supervisor_whose_connection_has_closed_is_known_until_it_is_back() ->
 
 
 def test_an_older_report_gets_a_reply_and_changes_nothing() -> None:
-    server = Server()
+    server = ChannelServer()
     server.post(json.dumps(REPORT).encode())
     status, _ = server.post(json.dumps(REPORT | {"sequence": 3, "phase": "Starting"}).encode())
     received = server.reports.of("pod")
@@ -174,33 +174,33 @@ def test_an_older_report_gets_a_reply_and_changes_nothing() -> None:
 
 @pytest.mark.parametrize("token", [None, "", "bad", "Bearer good"])
 def test_a_report_without_a_valid_token_is_refused(token: str | None) -> None:
-    server = Server()
+    server = ChannelServer()
     status, _ = server.post(json.dumps(REPORT).encode(), token)
     assert status == 401
     assert server.reports.of("pod") is None
 
 
 def test_a_token_is_valid_only_for_its_own_pod() -> None:
-    status, _ = Server().post(json.dumps(REPORT | {"podUid": "other"}).encode())
+    status, _ = ChannelServer().post(json.dumps(REPORT | {"podUid": "other"}).encode())
     assert status == 403
 
 
 def test_a_pod_of_an_unknown_job_gets_404() -> None:
-    assert Server(attempt=None).post(json.dumps(REPORT).encode())[0] == 404
+    assert ChannelServer(attempt=None).post(json.dumps(REPORT).encode())[0] == 404
 
 
 def test_a_body_that_is_too_large_is_refused() -> None:
-    assert Server().post(b" " * (MAX_REPORT + 1))[0] == 413
+    assert ChannelServer().post(b" " * (MAX_REPORT + 1))[0] == 413
 
 
 def test_the_message_names_the_wrong_field() -> None:
-    status, reply = Server().post(json.dumps(REPORT | {"index": "first"}).encode())
+    status, reply = ChannelServer().post(json.dumps(REPORT | {"index": "first"}).encode())
     assert status == 400
     assert "index" in reply["message"]
 
 
 def test_garbage_gets_400() -> None:
-    server = Server()
+    server = ChannelServer()
     for body in (b"", b"null", b"[]", b"{", b"\xff\xfe", b'{"job": {}}', b"[" * 100_000, b'{"index": 1e999}', b'{"pod": "\\ud800"}'):
         status, reply = server.post(body)
         assert status == 400, body[:20]
@@ -235,7 +235,7 @@ class Waiter:
     """A supervisor of pod `pod` that waits. Its reports are held until its job changes. Then its reply names attempt `attempt`."""
 
     def __init__(self) -> None:
-        self.server = Server()
+        self.server = ChannelServer()
         self.attempt = 3
         self.world: dict[str, str] | None = None
         channel = replace(self.server.channel, reply_to=lambda *_: Reply(attempt=self.attempt, world=self.world), job_of=lambda _: "job")
@@ -262,7 +262,7 @@ class Waiter:
 
     async def until_held(self) -> None:
         for _ in range(4000):
-            if self.coordination._long_polls._jobs:
+            if self.coordination.held:
                 return
             await asyncio.sleep(0.005)
         raise AssertionError("no report is held")
@@ -289,7 +289,7 @@ def test_a_held_report_is_answered_when_its_job_has_news() -> None:
         waiter.coordination.job_changed("job")
         attempt, seconds = await post
         assert (attempt, seconds < LONGEST_LONG_POLL) == (4, True)
-        assert not waiter.coordination._long_polls._jobs
+        assert not waiter.coordination.held
 
     waiter.run(scenario)
 
@@ -301,7 +301,7 @@ def test_a_held_report_is_answered_at_the_end_of_its_time() -> None:
         attempt, seconds = await waiter.post(client, "wait=1")
         assert attempt == 3
         assert seconds >= 0.99
-        assert not waiter.coordination._long_polls._jobs
+        assert not waiter.coordination.held
 
     waiter.run(scenario)
 
@@ -330,7 +330,7 @@ def test_a_newer_report_of_the_pod_ends_the_wait_of_the_older_one() -> None:
         second = asyncio.create_task(waiter.post(client, sequence=100))
         attempt, seconds = await first
         assert (attempt, seconds < LONGEST_LONG_POLL) == (3, True)
-        assert len(waiter.coordination._long_polls._jobs["job"]) == 1
+        assert waiter.coordination.held == 1
         waiter.attempt = 4
         waiter.coordination.job_changed("job")
         assert (await second)[0] == 4
@@ -380,7 +380,7 @@ def test_a_server_that_stops_answers_held_reports() -> None:
 
 @pytest.mark.parametrize(("others", "header"), [(MOST_OPEN - 1, None), (MOST_OPEN, "close")])
 def test_connections_stay_open_while_there_are_few(others: int, header: str | None) -> None:
-    server = Server()
+    server = ChannelServer()
     for pod in range(others):
         server.reports.record(f"other-{pod}", decode(Report, REPORT), datetime(2026, 11, 21, tzinfo=UTC))
     headers_received: list[str | None] = []
@@ -395,7 +395,7 @@ def test_connections_stay_open_while_there_are_few(others: int, header: str | No
 
 
 def test_waiting_supervisors_report_more_often_than_training_ones() -> None:
-    server = Server()
+    server = ChannelServer()
     for pod in range(500):
         server.reports.record(f"other-{pod}", decode(Report, REPORT), datetime(2026, 11, 21, tzinfo=UTC))
     _, trains = server.post(json.dumps(REPORT).encode())
@@ -411,7 +411,7 @@ def test_intervals_differ_so_that_supervisors_do_not_post_together() -> None:
 
 @pytest.mark.parametrize("encoding", ["deflate", "gzip", "br", "identity"])
 def test_a_body_with_an_encoding_is_refused(encoding: str) -> None:
-    server = Server()
+    server = ChannelServer()
 
     async def send(client: ClientSession, url: str) -> ClientResponse:
         headers = {"Authorization": "Bearer good", "Content-Encoding": encoding}
@@ -453,7 +453,7 @@ OUT_OF_BOUNDS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize(("where", "fields"), OUT_OF_BOUNDS.items(), ids=OUT_OF_BOUNDS)
 def test_a_value_out_of_bounds_is_refused_by_name_and_the_next_report_accepted(where: str, fields: dict[str, Any]) -> None:
-    server = Server()
+    server = ChannelServer()
     status, reply = server.post(json.dumps(REPORT | fields).encode())
     assert (status, reply["message"].split(": ")[1]) == (400, where)
     assert server.refused == {"invalid": 1}
@@ -481,7 +481,7 @@ def test_a_list_of_devices_is_bounded() -> None:
 )
 @pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
 def test_a_report_that_is_cut_off_is_counted_and_logs_nothing(framing: str, reset: bool, caplog: pytest.LogCaptureFixture) -> None:
-    server = Server()
+    server = ChannelServer()
 
     async def check() -> None:
         listener = CoordinationServer(server.channel).listener
@@ -511,7 +511,7 @@ def test_a_report_that_is_cut_off_is_counted_and_logs_nothing(framing: str, rese
 
 
 def test_long_text_is_cut_and_its_control_characters_are_escaped() -> None:
-    server, dirty = Server(), "a\x1b]0;owned\x07\nb\u202e" + "x" * 5000
+    server, dirty = ChannelServer(), "a\x1b]0;owned\x07\nb\u202e" + "x" * 5000
     last = {"code": 10, "message": dirty, "reason": dirty, "commit": {"step": 1, "path": dirty}, "loss": dirty}
     fields = {
         "notices": [{"reason": dirty, "message": dirty}],
@@ -615,7 +615,7 @@ def test_news_of_an_attempt_excuses_one_early_report() -> None:
 
 
 def test_a_refusal_for_the_rate_has_retry_after_and_ignores_the_body() -> None:
-    server = Server()
+    server = ChannelServer()
 
     async def send(client: ClientSession, url: str) -> ClientResponse:
         for sequence in range(int(BURST_PER_POD)):

@@ -274,7 +274,7 @@ def test_what_all_connections_send_without_authentication_is_limited(tls: bool) 
             for _, writer in hostile:
                 writer.write(HEAD)
             await at.until(lambda: at.refused["connections"] >= 10)
-            assert at.listener._unproven <= UNPROVEN
+            assert at.listener.unproven <= UNPROVEN
             assert await at.request(honest, b"honest") == b"HTTP/1.1 200 OK"
             assert await at.request(await at.connect(), b"new") == b"HTTP/1.1 200 OK"
 
@@ -286,7 +286,7 @@ def test_a_silent_connection_is_closed_before_one_that_sends_little() -> None:
         async with stage(tls=False, limits=Limits(unproven=200)) as at:
             silent = await at.connect()
             silent[1].write(b"POST / HTTP/1.1\r\nX-A: " + b"a" * 170)
-            await at.until(lambda: at.listener._unproven > 0)
+            await at.until(lambda: at.listener.unproven > 0)
             assert await at.request(await at.connect(), b"new") == b"HTTP/1.1 200 OK"
             await until_closed(silent)
 

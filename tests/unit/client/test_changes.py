@@ -45,20 +45,19 @@ class Connection:
         yield b""
 
 
-def seen(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any] | None]:
-    monkeypatch.setattr(jobs, "time", connection)
-    monkeypatch.setattr(jobs, "POLL_SECONDS", 0)
+def seen(connection: Connection) -> list[dict[str, Any] | None]:
+    followed = jobs.Jobs(connection, clock=connection.monotonic, poll_seconds=0)  # type: ignore[arg-type]
 
     async def follow() -> list[dict[str, Any] | None]:
-        return [change async for change in jobs.Jobs(connection).changes("digits")]  # type: ignore[arg-type]
+        return [change async for change in followed.changes("digits")]
 
     return asyncio.run(follow())
 
 
-def test_a_connection_that_is_lost_after_a_quiet_hour_is_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert seen(Connection(JOB, None, None, JOB, quiet=3600), monkeypatch) == [JOB, JOB, None]
+def test_a_connection_that_is_lost_after_a_quiet_hour_is_opened_again() -> None:
+    assert seen(Connection(JOB, None, None, JOB, quiet=3600)) == [JOB, JOB, None]
 
 
-def test_an_outage_that_takes_too_long_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_outage_that_takes_too_long_is_an_error() -> None:
     with pytest.raises(errors.NoClusterError):
-        seen(Connection(JOB, *[None] * 10, quiet=1), monkeypatch)
+        seen(Connection(JOB, *[None] * 10, quiet=1))

@@ -22,7 +22,7 @@ from muster.kubernetes.objects import Object
 COLUMNS = ("Name", "STRATEGY", "PHASE", "WORKERS", "STEP", "%", "MESSAGE", "A NEWER ONE")
 
 
-class Server:
+class TableServer:
     """Serves these objects in pages, each of them below any path, and as Tables if asked to."""
 
     def __init__(self, objects: list[Object]) -> None:
@@ -61,7 +61,7 @@ def pod(number: int, **spec: Any) -> Object:
     return {"metadata": {**metadata, "labels": labels}, "spec": {"containers": [container], **spec}, "status": status}
 
 
-def on(server: Server, scene: Callable[[Connection], Awaitable[Any]]) -> Any:
+def on(server: TableServer, scene: Callable[[Connection], Awaitable[Any]]) -> Any:
     async def session() -> Any:
         application = web.Application()
         application.router.add_route("*", "/{path:.*}", server.answer)
@@ -72,7 +72,7 @@ def on(server: Server, scene: Callable[[Connection], Awaitable[Any]]) -> Any:
 
 
 def test_jobs_are_listed_without_their_specs() -> None:
-    server = Server([job("a"), job("b")])
+    server = TableServer([job("a"), job("b")])
     listed = on(server, lambda connection: Jobs(connection).summaries())
     assert [each["metadata"]["name"] for each in listed] == ["a", "b"]
     assert listed[0]["spec"] == {"strategy": "DDP"}
@@ -84,7 +84,7 @@ def test_jobs_are_listed_without_their_specs() -> None:
 def test_a_list_is_read_in_pages_of_few_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api_server, "LARGEST_PAGE", 1 << 20)
     objects = [{"metadata": {"name": f"n{number}", "annotations": {"large": "x" * 300_000}}} for number in range(12)]
-    server = Server(objects)
+    server = TableServer(objects)
     names = on(server, lambda connection: connection.items(connection.path("v1", "events"), cuts.plain))
     assert names == [{"metadata": {"name": f"n{number}"}} for number in range(12)]
     read = [request for request in server.asked if request.query["limit"] != "25"]
@@ -95,11 +95,11 @@ def test_an_object_that_is_too_large_is_an_error_that_says_so(monkeypatch: pytes
     monkeypatch.setattr(api_server, "LARGEST_PAGE", 1000)
     monkeypatch.setattr(api_server, "LARGEST_ANSWER", 2000)
     with pytest.raises(errors.TooLargeError, match="more than 2000 bytes"):
-        on(Server([pod(1)]), lambda connection: connection.items(connection.path("v1", "pods")))
+        on(TableServer([pod(1)]), lambda connection: connection.items(connection.path("v1", "pods")))
 
 
 def test_a_pod_is_kept_without_what_no_explanation_reads() -> None:
-    pods = on(Server([pod(number) for number in range(100)]), lambda connection: Jobs(connection).pods(job("digits")))
+    pods = on(TableServer([pod(number) for number in range(100)]), lambda connection: Jobs(connection).pods(job("digits")))
     assert len(pods) == 100
     assert len(str(pods[0])) < 700
     assert pods[0]["spec"]["containers"] is pods[1]["spec"]["containers"], "equal parts are one object"
@@ -108,7 +108,7 @@ def test_a_pod_is_kept_without_what_no_explanation_reads() -> None:
 
 def test_what_is_kept_of_a_list_is_limited_and_what_was_not_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuts, "MOST_KEPT", 3000)
-    server = Server([pod(number, nodeName=f"node-{number}" * 20) for number in range(50)])
+    server = TableServer([pod(number, nodeName=f"node-{number}" * 20) for number in range(50)])
     snapshot = on(server, lambda connection: snapshot_of(connection, "digits"))
     assert "pods" in snapshot.unreadable
     assert snapshot.job["metadata"]["name"] == "digits"
@@ -116,14 +116,14 @@ def test_what_is_kept_of_a_list_is_limited_and_what_was_not_read_is_named(monkey
 
 @pytest.mark.parametrize("namespace", ["../../../../api/v1/pods?x=", "a/b", "", "a.b", "x" * 64])
 def test_a_namespace_does_not_lead_to_another_path(namespace: str) -> None:
-    server = Server([])
+    server = TableServer([])
     with pytest.raises(errors.NotFoundError, match="not the name of a namespace"):
         on(server, lambda connection: Jobs(connection.within(namespace)).summaries())
     assert server.asked == []
 
 
 def test_a_redirect_is_not_followed() -> None:
-    class Redirecting(Server):
+    class Redirecting(TableServer):
         async def answer(self, request: web.Request) -> web.StreamResponse:
             self.asked.append(request)
             raise web.HTTPTemporaryRedirect("/api/v1/secrets")

@@ -1,19 +1,32 @@
-"""A cluster in memory. It behaves as an API server does for the reconciler. Tests can make its requests fail."""
+"""A cluster in memory, which behaves as an API server does for the reconciler, and a reconciler on it. Tests can make its requests fail."""
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import itertools
+import time
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
+from muster.channel.reports import Reports
 from muster.control.cluster import Child, Listing
+from muster.control.dependencies import Dependencies
+from muster.control.job_store import Store
+from muster.control.reconciler import Reconciler
 from muster.kubernetes.errors import AlreadyExistsError, ConflictError, NotFoundError
 from muster.kubernetes.objects import Object
 from muster.lifecycle.observed import ClaimView
 from muster.operator.views import child_of, claim_of
+from muster.render.images import Images
+from muster_contract.reports import Report
+from muster_contract.wire import decode
 
 CREATED = "2026-11-21T12:00:00Z"
+IMAGES = Images({"PyTorch": "torch", "TensorFlow": "tensorflow"}, supervisor="operator")
+KEY = "default/digits"
+NOW = datetime(2026, 11, 21, 12, 0, 1, tzinfo=UTC)
 
 
 class MemoryCluster:
@@ -131,3 +144,44 @@ def job_object(name: str = "digits", workers: int = 2, **spec: Any) -> Object:
         "metadata": {"name": name, "namespace": "default"},
         "spec": {"strategy": "DDP", "trainer": {"task": "digits"}, "roles": {"worker": {"replicas": workers}}, **spec},
     }
+
+
+class World:
+    """A cluster, a store with its jobs, and a reconciler."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.cluster = MemoryCluster()
+        self.store = Store(time.monotonic)
+        self.reports = Reports()
+        self._settings = settings
+        self.restart()
+
+    def restart(self) -> None:
+        """Begins with a new reconciler, as a new leader does."""
+        self.reconciler = Reconciler(Dependencies(self.cluster, self.store, self.reports, images=IMAGES, now=lambda: NOW, **self._settings))
+
+    def submit(self, *, namespace: str = "default", **changes: Any) -> None:
+        job = job_object(**changes)
+        job["metadata"]["namespace"] = namespace
+        self.store.put_job(self.cluster.put(job))
+
+    def reconcile(self, key: str = KEY) -> float | None:
+        return asyncio.run(self.reconciler.reconcile(key))
+
+    def status(self) -> dict[str, Any]:
+        [job] = self.cluster.of("TrainingJob")
+        return dict(job.get("status", {}))
+
+    def pod(self, index: int, **status: Any) -> Child:
+        """The pod of a worker. `status` becomes the state of its container."""
+        [pod] = [pod for pod in self.cluster.of("Pod") if pod["metadata"]["labels"]["muster.dev/index"] == str(index)]
+        if status:
+            pod["status"] = {"containerStatuses": [{"name": "trainer", "state": status}]}
+        child = child_of(self.cluster.put(pod))
+        assert child
+        self.store.put_child(child)
+        return child
+
+    def receive_report(self, child: Child, **report: Any) -> None:
+        fields = {"job": KEY, "pod": child.view.name, "role": "worker", "index": child.view.index, "inPlace": True, **report}
+        assert self.reports.record(child.view.uid, decode(Report, fields), NOW)

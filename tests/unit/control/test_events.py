@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from muster.api.job import TrainingJob
 from muster.api.status import Notice, TrainingJobStatus
-from muster.control.events import JobEvent, event_of, events_between
+from muster.control.kubernetes_events import JobEvent, event_of, events_between
 from muster_contract.notices import NoticeReason
 from tests.support.texts import absent
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from muster.api.spec import WORKER
 from muster.control.cluster import Child, Listing
+from muster.control.job_store import Store
 from muster.control.listing import correct_caches
-from muster.control.store import Store
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 
 

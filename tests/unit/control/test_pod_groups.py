@@ -8,7 +8,7 @@ import pytest
 
 from muster.control.gangs import Gangs
 from muster.kubernetes.errors import RefusedError
-from tests.unit.control.test_reconciler import World
+from tests.unit.control.control_worlds import World
 
 GROUP = "PodGroup", "default", "digits"
 RUNNING = {"running": {"startedAt": "2026-11-21T12:00:00Z"}}

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import yaml
 
+from muster.acceptance.presets import Presets, read_presets, with_preset, with_preset_written_out
 from muster.admission.job_policy import JobPolicy, Templates
 from muster.admission.read import InvalidJobFileError, parse_job, read_job
 from muster.api.problems import InvalidJobError
 from muster.control.admission import Admission, Admitted
-from muster.control.presets import Presets, read_presets, with_preset, with_preset_written_out
 from muster.render.defaults import JobDefaults
 from tests.support.presets import H100_8, preset
 from tests.support.texts import absent
+from tests.unit.control.control_worlds import KEY, World
 from tests.unit.control.test_admission import GOOD, IMAGES, RUNNING, obj
-from tests.unit.control.test_reconciler import KEY, World
 
 NAMED = {**GOOD, "preset": "h100-8"}
 WORLD = {"attempt": 0, "size": 4, "createdTime": "2026-11-21T12:00:00Z"}

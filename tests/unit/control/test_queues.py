@@ -7,7 +7,7 @@ from typing import Any
 
 from muster.control.positions import Positions
 from muster.control.queues import Kueue
-from tests.unit.control.test_reconciler import KEY, World
+from tests.unit.control.control_worlds import KEY, World
 
 WORKLOAD = "Workload", "default", "digits"
 RUNNING = {"startedAt": "2026-11-21T12:00:00Z"}

@@ -3,71 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from muster.channel.reports import Reports
-from muster.control.cluster import Child
 from muster.control.dependencies import Dependencies
 from muster.control.reconciler import Reconciler
-from muster.control.store import Store
 from muster.kubernetes.errors import ClusterError, ConflictError, RefusedError, UnavailableError
 from muster.operator.views import child_of
 from muster.render.defaults import JobDefaults
-from muster.render.images import Images
 from muster.strategies.registry import strategy_of
-from muster_contract.reports import Report
-from muster_contract.wire import decode
 from tests.support.texts import absent
-from tests.unit.control.control_worlds import MemoryCluster, job_object
-
-IMAGES = Images({"PyTorch": "torch", "TensorFlow": "tensorflow"}, supervisor="operator")
-KEY = "default/digits"
-NOW = datetime(2026, 11, 21, 12, 0, 1, tzinfo=UTC)
-
-
-class World:
-    """A cluster, a store with its jobs, and a reconciler."""
-
-    def __init__(self, **settings: Any) -> None:
-        self.cluster = MemoryCluster()
-        self.store = Store(time.monotonic)
-        self.reports = Reports()
-        self._settings = settings
-        self.restart()
-
-    def restart(self) -> None:
-        """Begins with a new reconciler, as a new leader does."""
-        self.reconciler = Reconciler(Dependencies(self.cluster, self.store, self.reports, images=IMAGES, now=lambda: NOW, **self._settings))
-
-    def submit(self, **changes: Any) -> None:
-        self.store.put_job(self.cluster.put(job_object(**changes)))
-
-    def reconcile(self) -> float | None:
-        return asyncio.run(self.reconciler.reconcile(KEY))
-
-    def status(self) -> dict[str, Any]:
-        [job] = self.cluster.of("TrainingJob")
-        return dict(job.get("status", {}))
-
-    def pod(self, index: int, **status: Any) -> Child:
-        """The pod of a worker. `status` becomes the state of its container."""
-        [pod] = [pod for pod in self.cluster.of("Pod") if pod["metadata"]["labels"]["muster.dev/index"] == str(index)]
-        if status:
-            pod["status"] = {"containerStatuses": [{"name": "trainer", "state": status}]}
-        child = child_of(self.cluster.put(pod))
-        assert child
-        self.store.put_child(child)
-        return child
-
-    def receive_report(self, child: Child, **report: Any) -> None:
-        fields = {"job": KEY, "pod": child.view.name, "role": "worker", "index": child.view.index, "inPlace": True, **report}
-        assert self.reports.record(child.view.uid, decode(Report, fields), NOW)
+from tests.unit.control.control_worlds import IMAGES, KEY, NOW, World
 
 
 def test_the_status_is_written_before_objects_are_created() -> None:

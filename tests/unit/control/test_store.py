@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from muster.admission.bounds import MAX_BYTES, OutOfBounds
 from muster.api.spec import WORKER
 from muster.control.cluster import Child, Listing, Unreadable
-from muster.control.store import Store, slim
+from muster.control.job_store import Store, slim
 from muster.kubernetes.objects import version_of
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 

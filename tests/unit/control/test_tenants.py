@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from muster.channel.reports import Reports
 from muster.control.cluster import Child
 from muster.control.dependencies import Dependencies
+from muster.control.job_store import Store
 from muster.control.reconciler import Reconciler
-from muster.control.store import Store
 from muster.kubernetes.objects import Object
 from muster.kubernetes.queue import WorkQueue
 from muster.render.images import Images

@@ -9,12 +9,10 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import wraps
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from muster.kubernetes import election as election_module
 from muster.kubernetes.election import Election, Lease, Times
 from muster.kubernetes.errors import AlreadyExistsError, ClusterError, ConflictError, NotFoundError, UnavailableError
 from tests.support.quick_loop import QuickLoop
@@ -59,7 +57,8 @@ class LeaseServer:
 
 
 def candidate(server: LeaseServer, name: str, *, times: Times = FAST, ready: Callable[[], bool] = lambda: True) -> Lease:
-    return Lease(server, "muster-system", name="muster", identity=name, times=times, ready=ready)
+    clock = asyncio.get_running_loop().time
+    return Lease(server, "muster-system", name="muster", identity=name, times=times, ready=ready, clock=clock)
 
 
 @pytest.fixture
@@ -73,8 +72,7 @@ def on_quick_loop(test: AsyncTest) -> Callable[..., None]:
     @wraps(test)
     def run(**fixtures: Any) -> None:
         loop = QuickLoop()
-        with pytest.MonkeyPatch.context() as patch, asyncio.Runner(loop_factory=lambda: loop) as runner:
-            patch.setattr(election_module, "time", SimpleNamespace(monotonic=loop.time))
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
             runner.run(asyncio.wait_for(test(**fixtures), LIMIT))
 
     return run

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from muster.api.status import FailureClass, Reason
-from muster.control.events import events_between
+from muster.control.kubernetes_events import events_between
 from muster.lifecycle.actions import DeleteReplica
 from tests.unit.lifecycle.lifecycle_cases import Story, at, failed, replica, report, running, running_story
 

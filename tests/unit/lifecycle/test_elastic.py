@@ -8,7 +8,7 @@ from typing import Any
 from muster.api.status import Member, Reason, World
 from muster.channel import replies
 from muster.lifecycle.facts.acknowledging import grace_seconds
-from muster.lifecycle.facts.membership import _NO_ATTEMPT, assigned
+from muster.lifecycle.facts.membership import NO_ATTEMPT, assigned
 from muster.lifecycle.observed import Observed, ReplicaPhase, ReplicaView
 from muster.lifecycle.transition.fence import member_to_start
 from muster.render.addresses import addresses_of
@@ -140,7 +140,7 @@ def test_a_leaving_former_stand_by_blocks_the_creation_of_the_next_world() -> No
     members = tuple(Member(role="worker", index=index) for index in range(3))
     status = replace(training().status, attempt=2, world=World(attempt=2, size=3, members=members, created_time=at(31)))
     replicas, idle = assigned(Observed((joined,), live=True, service=True), status)
-    assert (idle, [view.attempt for view in replicas]) == ((), [_NO_ATTEMPT])
+    assert (idle, [view.attempt for view in replicas]) == ((), [NO_ATTEMPT])
 
 
 def test_a_broken_stand_by_is_replaced_and_does_not_fail_the_attempt() -> None:

@@ -180,3 +180,22 @@ def test_a_failed_evaluator_is_replaced_and_does_not_fail_the_attempt() -> None:
     assert decision.wake == at(50)
     assert [action.uid for action in story.see(replica(), broke, seconds=50).actions] == [broke.uid]
     assert [action.role for action in story.see(replica(), seconds=51).actions] == ["evaluator"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "message", "named"),
+    [
+        (60.0, "rank 0: ValueError: no such class", "worker-1"),  # the end of a container, in whole seconds
+        (59.5, "rank 0: ValueError: no such class", "worker-1"),
+        (58.0, "rank 0: ValueError: no such class", "worker-0"),
+        (60.0, "rank 0: KeyError: 'loss'", "worker-0"),
+        (61.0, "rank 0: KeyError: 'loss'", "worker-1"),
+    ],
+)
+def test_the_first_worker_stays_named_if_others_fail_alike_in_the_same_second(seconds: float, message: str, named: str) -> None:
+    story = running_story(2)
+    first = failed("worker-1", 10, seconds=60.4, message="rank 1: ValueError: no such class")
+    story.see(first, replica("worker-0"), seconds=61)
+    assert story.status.attempts[0].replica == "worker-1"
+    story.see(first, failed("worker-0", 10, seconds=seconds, message=message), seconds=61.5)
+    assert story.status.attempts[0].replica == named

@@ -411,6 +411,21 @@ def test_a_job_that_hangs_restarts_as_a_whole() -> None:
     assert all(member.awaited for member in (story.status.world.members if story.status.world else []))
 
 
+def test_stacks_of_processes_that_went_on_count_for_the_attempt_that_hung() -> None:
+    story = served(recovery={"hang": {"stepSeconds": 60}})
+    story.see(*servers(worker_1=ended("worker-1", 137)), seconds=20)
+    story.see(*servers(worker_1=ready("worker-1", code=137)), seconds=22)
+    second = alive("worker-1", attempt=1)
+    still = replace(alive("chief-0", step=40, idleSeconds=185, resumed={"step": 0}), reported=at(210))
+    story.see(*servers(chief_0=still, worker_1=second), seconds=210)
+    assert (story.status.attempt, story.status.attempts[1].reason) == (2, Reason.HANG)
+    stack = {"attempt": 0, "rank": 0, "state": "stopped", "frames": ["spin (mine.py:1)"]}
+    late = alive("chief-0", attempt=2, waiting=True, stacks=[stack])
+    story.see(*servers(chief_0=late, worker_1=second), seconds=212)
+    assert story.status.attempts[1].stacks == "rank 0: stopped, spin (mine.py:1)"
+    assert story.status.attempts[1].replica == "chief-0"
+
+
 def test_processes_get_time_to_save_when_a_job_is_scaled() -> None:
     story = Story(job(workers=2))
     story.see(seconds=0)

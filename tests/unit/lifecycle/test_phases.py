@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.api.status import Phases
-from muster.control.events import events_between
+from muster.control.kubernetes_events import events_between
 from tests.support.texts import absent
 from tests.unit.lifecycle.lifecycle_cases import Story, at, failed, replica, report, running, running_story
 

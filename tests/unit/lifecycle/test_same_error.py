@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from muster.lifecycle.transition.same_error import same_error
+from muster.lifecycle.facts.same_error import same_error
 
 
 @pytest.mark.parametrize(

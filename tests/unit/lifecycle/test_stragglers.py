@@ -58,6 +58,14 @@ def test_a_straggler_is_named_until_it_is_well_below_the_threshold() -> None:
     assert seen(subject, [0.02, 0.02, 0.027], seconds=190) == cleared
 
 
+@pytest.mark.parametrize(("own", "slow"), [([0.026, 0.02], []), ([0.02, 0.026], [1]), ([0.08, 0.02], [0])])
+def test_a_rank_that_was_even_becomes_slow_at_the_higher_bound_only(own: list[float | None], slow: list[int]) -> None:
+    subject = running_story(2)
+    seen(subject, [0.02, 0.08], seconds=30)
+    seen(subject, own, seconds=70)
+    assert [each.rank for each in subject.status.stragglers] == slow
+
+
 @given(st.lists(st.floats(0.001, 10), min_size=2, max_size=6), st.floats(0.5, 100))
 def test_stragglers_do_not_depend_on_the_unit_and_are_never_all_ranks(own: list[float], factor: float) -> None:
     step, here, there = max(own), running_story(len(own)), running_story(len(own))

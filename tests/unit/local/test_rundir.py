@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import shutil
@@ -12,13 +13,13 @@ from collections.abc import Callable
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from muster.api.job import TrainingJob
 from muster.api.status import Notice, Phase, Progress, Reason, Restarts, TrainingJobStatus
+from muster.channel.reports import Reports
 from muster.local.channel import LocalChannel
 from muster.local.errors import ConfigurationError, FieldError, StorageError
 from muster.local.follow import LogFollower
@@ -30,6 +31,7 @@ from muster.local.rundir import RunDirectory, continued, load_run, new_run, open
 from muster.local.start import Start, open_run, reopened
 from muster_contract.codes import ExitCode
 from muster_contract.notices import NoticeReason
+from muster_contract.reports import Reply
 from tests.support.texts import absent
 from tests.unit.local.local_jobs import NOW, failed, job
 
@@ -284,13 +286,15 @@ def write_log(folder: Path) -> None:
 
 
 def write_token(folder: Path) -> None:
-    channel: Any = SimpleNamespace(_tokens={})
-    LocalChannel.write_token(channel, folder / "token", "uid")
+    channel = LocalChannel(Reports(), reply_to=lambda uid, report: Reply(attempt=0), wake=lambda: None)
+    channel.write_token(folder / "token", "uid")
 
 
 def write_object(folder: Path) -> None:
-    directory: Any = SimpleNamespace(objects=folder.parent)
-    RunDirectory.write_object(directory, folder.name, lambda: {"key": "text"}, keep=False)
+    directory = RunDirectory(folder / "run", lock=io.StringIO())
+    directory.objects.mkdir(parents=True)
+    (directory.objects / "name").symlink_to(folder, target_is_directory=True)
+    directory.write_object("name", lambda: {"key": "text"}, keep=False)
 
 
 def write_log_of_inputs(folder: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from muster.control.store import Store
+from muster.control.job_store import Store
 from muster.kubernetes.queue import WorkQueue
 from muster.operator.cache_updates import CacheUpdates
 from tests.unit.operator.test_views import LABELS, pod

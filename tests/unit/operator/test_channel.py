@@ -8,8 +8,8 @@ from typing import Any
 
 from muster.channel.reports import Reports
 from muster.control.admission import Admission
+from muster.control.job_store import Store
 from muster.control.reconciler import CALM_SECONDS
-from muster.control.store import Store
 from muster.kubernetes.queue import WorkQueue
 from muster.operator.channel import GATHER_SECONDS, PROGRESS_SECONDS, ClusterChannel
 from muster.operator.views import child_of
@@ -48,7 +48,7 @@ def test_every_reply_has_grace_seconds() -> None:
     put_pod(store, 0, owner="job")
     channel = ClusterChannel(Requests(), store, queue=WorkQueue(Unmeasured(), workers=1), reports=Reports(), admit=admit)
     report = Report(job="default/digits", pod="digits-worker-0", role="worker", index=0, attempt=0)
-    assert encode(channel._reply_to("uid-0", report)) == {"attempt": 0, "intervalSeconds": 1.0, "graceSeconds": 0.0}
+    assert encode(channel.reply_to("uid-0", report)) == {"attempt": 0, "intervalSeconds": 1.0, "graceSeconds": 0.0}
 
 
 def put_pod(store: Store, number: int, *, owner: str, namespace: str = "default") -> None:
@@ -78,7 +78,7 @@ def test_a_forged_status_gives_a_spare_no_key_of_another_job() -> None:
     queue = WorkQueue(Unmeasured(), workers=1)
     channel = ClusterChannel(Requests(), store, queue=queue, reports=reports, admit=lambda obj: jobs.admit(obj).job)
     spare = Report(job="default/digits", pod="digits-worker-2", role="worker", index=2, attempt=0, waiting=True)
-    assert [source.server.key for source in channel._reply_to("uid-2", spare).snapshot_sources] == ["key 0"]
+    assert [source.server.key for source in channel.reply_to("uid-2", spare).snapshot_sources] == ["key 0"]
 
 
 class Delays:
@@ -100,5 +100,5 @@ def test_a_pass_follows_at_once_when_a_process_is_stopped() -> None:
             job="default/digits", pod="digits-worker-0", role="worker", index=0, attempt=0, sequence=sequence, processes=(process,)
         )
         reports.record("uid-0", report, NOW)
-        channel._wake("uid-0")
+        channel.wake("uid-0")
     assert delays.seconds == [CALM_SECONDS, PROGRESS_SECONDS, GATHER_SECONDS, CALM_SECONDS]

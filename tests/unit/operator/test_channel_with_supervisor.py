@@ -23,7 +23,7 @@ from muster.channel.certificate import new_certificate
 from muster.channel.rate_limits import REPORTS_PER_POD
 from muster.channel.reports import Reports
 from muster.control.admission import Admission
-from muster.control.store import Store
+from muster.control.job_store import Store
 from muster.kubernetes.objects import Object
 from muster.kubernetes.queue import WorkQueue
 from muster.operator.channel import ClusterChannel

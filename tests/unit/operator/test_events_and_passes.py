@@ -21,10 +21,10 @@ import pytest
 from muster.channel.reports import Reports
 from muster.control.cluster import Cluster
 from muster.control.dependencies import Dependencies
+from muster.control.job_store import Store
 from muster.control.listing import correct_caches
 from muster.control.queues import Kueue
 from muster.control.reconciler import Reconciler
-from muster.control.store import Store
 from muster.kubernetes.errors import UnavailableError
 from muster.kubernetes.objects import Object
 from muster.kubernetes.queue import WorkQueue

@@ -10,7 +10,7 @@ import pytest
 
 from muster.api.status import AttemptRecord, Goodput, Phase, Phases, Reason, TrainingJobStatus
 from muster.control.cluster import Unreadable
-from muster.control.store import Store
+from muster.control.job_store import Store
 from muster.operator.metrics import job_series
 from muster.operator.metrics.counters import Metrics
 from muster.operator.metrics.families import FAMILIES

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from muster.channel.reports import Reports
-from muster.control.store import Store
+from muster.control.job_store import Store
 from muster.kubernetes.event_recorder import EventRecorder
 from muster.kubernetes.objects import Object
 from muster.kubernetes.queue import WorkQueue

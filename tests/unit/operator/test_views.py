@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
-from muster.operator.gateway import _child, _children
+from muster.operator.gateway import child_in, children_of
 from muster.operator.views import child_of
 from muster.render.pods import MOST_EXCLUDED
 
@@ -38,17 +38,17 @@ def view(status: dict[str, Any] | None = None, **metadata: Any) -> ReplicaView:
 
 def test_a_listed_pod_is_read_again_only_if_its_version_has_changed() -> None:
     running = pod(trainer(running={"startedAt": "2026-11-21T12:00:00Z"}))
-    cached = {"u": _child(running)}
-    assert _children([running], cached)[0] is cached["u"]
-    assert _children([running], {})[0] == cached["u"]
+    cached = {"u": child_in(running)}
+    assert children_of([running], cached)[0] is cached["u"]
+    assert children_of([running], {})[0] == cached["u"]
     ended = pod(trainer(terminated={"exitCode": 1}), resourceVersion="8")
-    assert _children([ended], cached)[0].view.phase is ReplicaPhase.FAILED
+    assert children_of([ended], cached)[0].view.phase is ReplicaPhase.FAILED
 
 
 def test_a_pod_that_does_not_run_yet_is_read_again() -> None:
     """The answer to its creation has only metadata."""
-    created = {"u": _child({"metadata": pod()["metadata"]})}
-    assert (created["u"].view.node, _children([pod()], created)[0].view.node) == ("", "n")
+    created = {"u": child_in({"metadata": pod()["metadata"]})}
+    assert (created["u"].view.node, children_of([pod()], created)[0].view.node) == ("", "n")
 
 
 @pytest.mark.parametrize(

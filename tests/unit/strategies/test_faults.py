@@ -46,10 +46,10 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
         strategies = MappingProxyType({**STRATEGIES, "Own": guarded(replace(OWN, **parts), "own-package")})
         for module in ("strategies.registry", "admission.validate", "admission.job_policy", "control.admission"):
             monkeypatch.setattr(f"muster.{module}.STRATEGIES", strategies)
-        validate._rules.cache_clear()
+        validate.rules_of_strategy.cache_clear()
 
     yield installed
-    validate._rules.cache_clear()
+    validate.rules_of_strategy.cache_clear()
 
 
 def job_of(**spec: Any) -> TrainingJob:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,42 @@ def test_a_variable_is_saved_and_restored_by_the_given_functions(tmp_path: Path)
     assert [value.numpy().tolist() for value in restored] == [[3.0, 4.0]], (
         "Keras variables are no longer saved by _serialize_to_tensors and restored by _restore_from_tensors"
     )
+
+
+def divisors() -> list[int]:
+    """What losses are divided by in a replica: the numbers that TensorFlow states, and those by which it and Keras divide."""
+    replica, errors = tf.distribute.get_replica_context(), tf.ones((4, 1))
+    mean = keras.losses.MeanAbsoluteError()(tf.zeros((4, 1)), errors)
+    losses = mean, tf.nn.compute_average_loss(errors[:, 0]), tf.nn.scale_regularization_loss(tf.constant(1.0))
+    return [replica.strategy.num_replicas_in_sync, replica.num_replicas_in_sync, *(round(1 / float(loss)) for loss in losses)]
+
+
+def test_a_block_sees_the_given_number_of_devices_in_any_strategy() -> None:
+    strategy = tf.distribute.OneDeviceStrategy("CPU:0")
+    seen: dict[str, list[int]] = {}
+
+    def replica_function() -> None:
+        with compat.seen_devices(3):
+            seen["three"] = divisors()
+            with compat.seen_devices(2):
+                seen["two within"] = divisors()
+            seen["three again"] = divisors()
+            other = threading.Thread(target=lambda: seen.update(other=[strategy.num_replicas_in_sync]))
+            other.start()
+            other.join()
+        seen["after"] = divisors()
+
+    strategy.run(replica_function)
+    expected = {"three": 3, "two within": 2, "three again": 3, "other": 1, "after": 1}
+    assert {name: set(numbers) for name, numbers in seen.items()} == {name: {number} for name, number in expected.items()}, (
+        "a loss is no longer divided by tf.distribute.Strategy.num_replicas_in_sync, which seen_devices replaces"
+    )
+
+
+def test_the_number_of_devices_is_restored_after_an_error() -> None:
+    with pytest.raises(ValueError, match="broken"), compat.seen_devices(3):
+        raise ValueError("broken")
+    assert tf.distribute.get_strategy().num_replicas_in_sync == 1
 
 
 class Block(keras.layers.Layer):

@@ -23,8 +23,8 @@ from muster_trainer.checkpoint.selection import registrations
 from muster_trainer.host.events import Events
 from muster_trainer.supervisor import survivors
 from muster_trainer.supervisor.environment import Launch
+from muster_trainer.supervisor.output_tail import NEVER
 from muster_trainer.supervisor.processes import Process
-from muster_trainer.supervisor.replica import Replica
 from muster_trainer.supervisor.survivors import Survivors
 from muster_trainer.training import resume_point, survivor
 from muster_trainer.training.checkpoints import Checkpoints
@@ -424,29 +424,19 @@ def test_the_end_of_a_process_closes_each_descriptor_once(log: list[str]) -> Non
     assert process.closed == {process.stdout, process.stderr, process.events, process.orders}
 
 
-def replica(*processes: Process, stops: int = 0, reply: Reply | None = None) -> Any:
-    return SimpleNamespace(
-        _processes=list(processes),
-        _stops_handled=stops,
-        _reporter=SimpleNamespace(reply=reply),
-        _state=SimpleNamespace(errors={}),
-        _peer_lost=None,
-    )
-
-
-def to_end(of: Any) -> list[int]:
-    return [process.rank for process in vars(Replica)["_to_end"].fget(of)]
-
-
 def test_one_that_waits_ends_with_its_siblings_if_nothing_follows_or_after_a_hang() -> None:
     processes = [Process(0, 1, 0, 0, 0, waiting=True), Process(1, 2, 0, 0, 0)]
-    assert to_end(replica(*processes)) == to_end(replica(*processes, reply=Reply(attempt=1))) == [1]
-    assert to_end(replica(*processes, stops=1)) == [0, 1]
-    assert to_end(replica(*processes, reply=Reply(attempt=1, end=True))) == [0, 1]
-    assert to_end(replica(*processes, reply=Reply(attempt=1, dump=True))) == [0, 1]
+
+    def ranks(reply: Reply | None, *, stopped: bool = False) -> list[int]:
+        return [process.rank for process in survivors.to_end(processes, reply, stopped=stopped)]
+
+    assert ranks(None) == ranks(Reply(attempt=1)) == [1]
+    assert ranks(None, stopped=True) == [0, 1]
+    assert ranks(Reply(attempt=1, end=True)) == [0, 1]
+    assert ranks(Reply(attempt=1, dump=True)) == [0, 1]
 
 
 def test_one_that_waits_counts_as_one_that_has_lost_its_peers() -> None:
     waits, dead = Process(0, 1, 0, 0, 0, waiting=True), Process(1, 2, 0, 0, 0, waiting=True, wait_status=9)
-    ends = Replica._ends_of_survivors(replica(waits, dead, Process(2, 3, 0, 0, 0)))
+    ends = survivors.ends_of_survivors([waits, dead, Process(2, 3, 0, 0, 0)], {}, NEVER)
     assert [(end.rank, end.exit_code, end.signal) for end in ends] == [(0, ExitCode.PEER_LOST, None)]

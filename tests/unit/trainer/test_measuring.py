@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import random
 import time
-from types import SimpleNamespace
 
 import pytest
 
-from muster_trainer.measure import measuring
 from muster_trainer.measure.measuring import Timing, durations, timed
 
 
@@ -27,10 +25,9 @@ def test_the_interval_equals_the_tables_of_the_sign_test(count: int, low: int, h
     assert (timing.low, timing.high, timing.count) == (low, high, count)
 
 
-def test_only_the_call_is_timed_without_warm_up_and_preparation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_call_is_timed_without_warm_up_and_preparation() -> None:
     calls: list[str] = []
     clock = [0.0]
-    monkeypatch.setattr(measuring, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
 
     def call() -> None:
         calls.append("call")
@@ -40,7 +37,8 @@ def test_only_the_call_is_timed_without_warm_up_and_preparation(monkeypatch: pyt
         calls.append("prepare")
         clock[0] += 0.02
 
-    timing = timed(call, prepare=prepare, synchronise=lambda: calls.append("synchronised"), warm_up=3, least=5, most=5)
+    synchronise = lambda: calls.append("synchronised")  # noqa: E731
+    timing = timed(call, prepare=prepare, synchronise=synchronise, warm_up=3, least=5, most=5, clock=lambda: clock[0])
     assert (timing.low, timing.median, timing.high, timing.count) == pytest.approx((0.002, 0.002, 0.002, 5))
     assert calls == ["prepare", "synchronised", "call", "synchronised"] * 8
 

@@ -13,7 +13,6 @@ import pytest
 from muster_contract.errors import StorageUnavailable
 from muster_contract.notices import NoticeReason
 from muster_contract.trainer_spec import CheckpointSpec
-from muster_trainer.training import checkpoints, outage
 from muster_trainer.training.checkpoints import Checkpoints
 from muster_trainer.training.outage import Outage
 from tests.unit.trainer.quick_run import run_of
@@ -25,11 +24,12 @@ LIMIT = Outage.LIMIT
 class Clock:
     """The clock of all ranks. Sleeping moves it."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.now = 1000.0
         self.sleeps: list[float] = []
-        for module in (outage, checkpoints):
-            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+    def read(self) -> float:
+        return self.now
 
     def sleep(self, seconds: float) -> None:
         self.sleeps.append(seconds)
@@ -37,12 +37,12 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
+def clock() -> Clock:
+    return Clock()
 
 
 def test_tries_become_rare_and_the_first_success_ends_the_outage(clock: Clock) -> None:
-    failing, pauses = Outage(), []
+    failing, pauses = Outage(clock.read), []
     for _ in range(9):
         began = clock.now
         failing.add(waited=0.0)
@@ -59,7 +59,7 @@ def test_tries_become_rare_and_the_first_success_ends_the_outage(clock: Clock) -
 
 
 def test_a_storage_that_blocks_each_try_takes_a_tenth_of_the_time(clock: Clock) -> None:
-    failing = Outage()
+    failing = Outage(clock.read)
     clock.now += 40.0
     failing.add(waited=40.0)
     assert failing.seconds == 40.0
@@ -70,7 +70,7 @@ def test_a_storage_that_blocks_each_try_takes_a_tenth_of_the_time(clock: Clock) 
 
 
 def test_the_last_try_is_at_the_limit(clock: Clock) -> None:
-    failing = Outage()
+    failing = Outage(clock.read)
     clock.now += 240.0
     failing.add(waited=240.0)
     clock.now += LIMIT - 241
@@ -89,7 +89,7 @@ class Trains(Checkpoints):
         self.run = run_of(engine, done=first, checkpoint=CheckpointSpec("/checkpoints", every_steps=10, asynchronous=False))
         interval = SimpleNamespace(seconds=None)
         saver: Any = SimpleNamespace(step=None, path=None, seconds=0.0, in_flight=False, interval=interval, save=self._save_now)
-        super().__init__(self.run, make_saver=lambda _: saver, sleep=clock.sleep)
+        super().__init__(self.run, make_saver=lambda _: saver, clock=clock.read, sleep=clock.sleep)
         self.start(first, None, waited=0.0)
 
     def _save_now(self, manifest: Any) -> None:
@@ -100,7 +100,7 @@ class Trains(Checkpoints):
         vars(self.saver).update(step=manifest[0], path="there")
 
 
-class World:
+class TwoRanks:
     def __init__(self, clock: Clock, **fields: Any) -> None:
         self.ranks = [Trains(rank, clock, **fields) for rank in ranks_of_two()]
         self.pool = ThreadPoolExecutor(2)
@@ -117,7 +117,7 @@ class World:
 
 
 def test_a_failed_save_is_tried_again_and_then_the_interval_counts_again(clock: Clock) -> None:
-    world = World(clock)
+    world = TwoRanks(clock)
     assert world.save() == [None, None]
     first, other = world.ranks
     assert [rank.run.phases for rank in world.ranks] == [["Training"]] * 2
@@ -135,7 +135,7 @@ def test_a_failed_save_is_tried_again_and_then_the_interval_counts_again(clock: 
 
 
 def test_one_notice_names_the_cause_and_how_long_training_goes_on(clock: Clock) -> None:
-    world = World(clock)
+    world = TwoRanks(clock)
     for _ in range(3):
         world.save()
         clock.now += 10
@@ -153,7 +153,7 @@ def test_one_notice_names_the_cause_and_how_long_training_goes_on(clock: Clock) 
 
 
 def test_all_ranks_end_with_one_message_after_the_limit(clock: Clock) -> None:
-    world = World(clock)
+    world = TwoRanks(clock)
     world.save()
     clock.now += LIMIT
     assert world.save() == [None, None]
@@ -165,14 +165,14 @@ def test_all_ranks_end_with_one_message_after_the_limit(clock: Clock) -> None:
 
 def test_the_rank_that_has_seen_the_outage_for_longest_decides(clock: Clock) -> None:
     """The other one is new in this world."""
-    world = World(clock)
+    world = TwoRanks(clock)
     world.ranks[1].outage.add(waited=0.0)
     clock.now += LIMIT + 1
     assert all(isinstance(error, StorageUnavailable) for error in world.save())
 
 
 def test_the_time_of_an_outage_ends_with_a_save(clock: Clock) -> None:
-    world = World(clock)
+    world = TwoRanks(clock)
     world.save()
     clock.now += LIMIT - 1
     world.mend()
@@ -185,12 +185,12 @@ def test_the_time_of_an_outage_ends_with_a_save(clock: Clock) -> None:
 
 def test_the_first_save_of_a_job_must_succeed(clock: Clock) -> None:
     """The storage may never have worked."""
-    world = World(clock, first=0)
+    world = TwoRanks(clock, first=0)
     assert all(str(error) == "no space is left" for error in world.save())
 
 
 def test_the_last_save_is_tried_again_until_it_succeeds(clock: Clock) -> None:
-    world = World(clock)
+    world = TwoRanks(clock)
     for rank in world.ranks:
         rank.tries_to_fail = 6
     assert world.all(lambda training: training.save_at_end()) == [True, True]
@@ -199,19 +199,19 @@ def test_the_last_save_is_tried_again_until_it_succeeds(clock: Clock) -> None:
 
 
 def test_the_last_save_fails_after_the_limit(clock: Clock) -> None:
-    world = World(clock)
+    world = TwoRanks(clock)
     errors = world.all(lambda training: training.save_at_end())
     assert all("no save has succeeded for 60" in str(error) for error in errors), errors
 
 
 def test_a_stop_request_ends_the_tries_of_the_last_save(clock: Clock) -> None:
-    world = World(clock)
+    world = TwoRanks(clock)
     world.ranks[1].run.stop.requested = True
     assert world.all(lambda training: training.save_at_end()) == [False, False]
 
 
 def test_a_rescue_is_not_tried_where_the_storage_blocks(clock: Clock) -> None:
-    world = World(clock)
+    world = TwoRanks(clock)
     for rank in world.ranks:
         rank.count_failure(waited=40.0)
     assert [rank.saver.seconds for rank in world.ranks if rank.saver] == [40.0, 40.0]

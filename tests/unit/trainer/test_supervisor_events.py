@@ -17,7 +17,7 @@ from muster_contract.events import Evaluation, Fingerprint, decode_event
 from muster_contract.reports import Progress, Report
 from muster_contract.run_state import RunState, apply, with_state
 from muster_contract.wire import decode, encode
-from muster_trainer.supervisor.events import EventLog, EventReader
+from muster_trainer.supervisor.event_reader import EventLog, EventReader
 from muster_trainer.supervisor.replica import commit_reasons
 
 

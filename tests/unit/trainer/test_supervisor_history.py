@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from muster_contract.events import Step
-from muster_trainer.supervisor.history import Series
+from muster_trainer.supervisor.history_writer import Series
 
 MOST = 8
 

@@ -9,7 +9,7 @@ import pytest
 
 from muster_contract.environment import EVENTS_ADDRESS, EVENTS_TOKEN
 from muster_contract.events import Step
-from muster_trainer.supervisor.events import LONGEST_LINE, Line
+from muster_trainer.supervisor.event_reader import LONGEST_LINE, Line
 from muster_trainer.supervisor.listener import LONGEST_TOKEN, MOST_CONNECTIONS, Connection, Listener
 from muster_training.sender import Sender
 from tests.support.waiting import wait_until

@@ -3,17 +3,14 @@
 import re
 import time
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from muster_contract.codes import ExitCode
 from muster_contract.events import ErrorEvent
-from muster_trainer.supervisor.outcome import End, Outcome, judge, meaning
+from muster_trainer.supervisor.outcome import End, Outcome, is_early, judge, meaning
 from muster_trainer.supervisor.output import Tail
 from muster_trainer.supervisor.output_tail import peer_lost_pattern
-from muster_trainer.supervisor.replica import Replica
 from tests.support import descriptors
 from tests.support.texts import absent
 
@@ -257,14 +254,13 @@ def test_code_of_the_user_that_ends_the_trainer_with_0_has_not_completed_the_job
 
 
 @pytest.mark.parametrize(
-    ("code", "completed", "bundled", "early"),
+    ("code", "completed", "early"),
     [
-        pytest.param(0, {0}, True, True, id="another rank has completed"),
-        pytest.param(0, {0, 1}, True, False, id="all have completed"),
-        pytest.param(10, {0}, True, False, id="a failure"),
-        pytest.param(0, set(), False, False, id="a program of the user"),
+        pytest.param(0, False, True, id="ended by other code"),
+        pytest.param(0, True, False, id="completed"),
+        pytest.param(10, False, False, id="a failure"),
+        pytest.param(None, False, False, id="a signal"),
     ],
 )
-def test_a_rank_ends_early_if_it_ends_with_0_and_has_not_completed(code: int, completed: set[int], bundled: bool, early: bool) -> None:
-    replica: Any = SimpleNamespace(_completed=completed, _spec=SimpleNamespace(is_bundled=bundled))
-    assert Replica._is_early(replica, SimpleNamespace(rank=1, exit_code=code)) is early  # type: ignore[arg-type]
+def test_a_rank_ends_early_if_it_ends_with_0_and_has_not_completed(code: int | None, completed: bool, early: bool) -> None:
+    assert is_early(code, completed=completed) is early

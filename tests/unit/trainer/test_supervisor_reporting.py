@@ -24,7 +24,7 @@ from muster_contract.reports import MAX_REPORT, Progress, Report, TerminationMes
 from muster_contract.run_state import RunState, apply, with_state
 from muster_contract.wire import decode, parse
 from muster_trainer.supervisor import reporting
-from muster_trainer.supervisor.events import EventReader
+from muster_trainer.supervisor.event_reader import EventReader
 from muster_trainer.supervisor.reporting import Reporter
 
 SOON = 20.0
@@ -75,7 +75,7 @@ def test_the_operator_accepts_every_report_that_a_process_can_cause(written: lis
     finally:
         os.close(writing)
         os.close(reading)
-    body = reporting._encoded(with_state(REPORT, state))
+    body = reporting.encoded(with_state(REPORT, state))
     assert len(body) <= MAX_REPORT
     parse(Report, body)
 
@@ -83,8 +83,8 @@ def test_the_operator_accepts_every_report_that_a_process_can_cause(written: lis
 def test_a_too_large_report_is_sent_without_fingerprints_or_notices() -> None:
     large = (Fingerprint(libraries={f"{number}": "v" * 128 for number in range(64)}),) * 64
     report = replace(REPORT, progress=Progress(step=7), notices=(Notice(message="n" * 1000),) * 50)
-    assert parse(Report, reporting._encoded(report)) == report
-    assert parse(Report, reporting._encoded(replace(report, fingerprints=large))) == replace(report, notices=())
+    assert parse(Report, reporting.encoded(report)) == report
+    assert parse(Report, reporting.encoded(replace(report, fingerprints=large))) == replace(report, notices=())
 
 
 @dataclass

@@ -19,7 +19,7 @@ from muster_contract.environment import STATUS_CA_CERT, STATUS_TOKEN, STATUS_URL
 from muster_contract.events import Evaluation, PhaseEvent, Step, decode_event
 from muster_contract.run_state import RunState, apply
 from muster_trainer.supervisor import listener as listening
-from muster_trainer.supervisor.events import Line
+from muster_trainer.supervisor.event_reader import Line
 from muster_trainer.supervisor.listener import Connection, Listener
 from muster_trainer.supervisor.status_posts import LONGEST_BODY, LONGEST_HEAD, PATH, Answer, Request, StatusPosts, status_variables
 from tests.support.waiting import wait_until

@@ -73,7 +73,7 @@ def test_the_id_of_a_wandb_run_and_its_resumption_are_set_together(name: str) ->
 
 
 @dataclass
-class Server:
+class TrackingServer:
     """A tracking server. `replies` are the replies to the requests in turn: a status and a body."""
 
     url: str = ""
@@ -83,8 +83,8 @@ class Server:
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    state = Server()
+def server() -> Iterator[TrackingServer]:
+    state = TrackingServer()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -117,7 +117,7 @@ EXPERIMENTS = 200, json.dumps({"experiments": [{"experiment_id": "0"}, {"experim
 RUNS = 200, json.dumps({"runs": [{"info": {"run_id": "abc123"}}]})
 
 
-def test_a_later_attempt_gets_the_run_of_the_first_attempt(server: Server) -> None:
+def test_a_later_attempt_gets_the_run_of_the_first_attempt(server: TrackingServer) -> None:
     server.replies = [EXPERIMENTS, RUNS]
     messages: list[str] = []
     environ = {"MLFLOW_TRACKING_URI": f"{server.url}/", "MLFLOW_TRACKING_USERNAME": "me", "MLFLOW_TRACKING_PASSWORD": "x"}
@@ -142,12 +142,12 @@ def test_a_later_attempt_gets_the_run_of_the_first_attempt(server: Server) -> No
         ({}, {"MLFLOW_TRACKING_URI": "sqlite:///x.db"}),
     ],
 )
-def test_the_server_gets_no_request_if_no_run_can_exist(server: Server, changes: dict[str, Any], environ: dict[str, str]) -> None:
+def test_the_server_gets_no_request_if_no_run_can_exist(server: TrackingServer, changes: dict[str, Any], environ: dict[str, str]) -> None:
     assert mlflow_run(replica(**changes), {"MLFLOW_TRACKING_URI": server.url, **environ}, print) == {}
     assert server.requests == []
 
 
-def test_a_job_without_a_run_gets_no_variable(server: Server) -> None:
+def test_a_job_without_a_run_gets_no_variable(server: TrackingServer) -> None:
     server.replies = [EXPERIMENTS, (200, "{}")]
     messages: list[str] = []
     assert mlflow_run(replica(), {"MLFLOW_TRACKING_URI": server.url}, messages.append) == {}
@@ -165,7 +165,7 @@ def test_a_job_without_a_run_gets_no_variable(server: Server) -> None:
         [EXPERIMENTS, (200, '{"runs": [{"info": 5}]}')],
     ],
 )
-def test_an_unexpected_answer_of_a_server_is_logged_in_one_line(server: Server, replies: list[tuple[int, str]]) -> None:
+def test_an_unexpected_answer_of_a_server_is_logged_in_one_line(server: TrackingServer, replies: list[tuple[int, str]]) -> None:
     server.replies = list(replies)
     messages: list[str] = []
     assert mlflow_run(replica(), {"MLFLOW_TRACKING_URI": server.url}, messages.append) == {}
@@ -173,12 +173,12 @@ def test_an_unexpected_answer_of_a_server_is_logged_in_one_line(server: Server, 
     assert line.startswith("the job's MLflow run cannot be looked up (")
 
 
-def test_an_invalid_run_id_is_not_used(server: Server) -> None:
+def test_an_invalid_run_id_is_not_used(server: TrackingServer) -> None:
     server.replies = [EXPERIMENTS, (200, json.dumps({"runs": [{"info": {"run_id": "a\nb"}}]}))]
     assert mlflow_run(replica(), {"MLFLOW_TRACKING_URI": server.url}, print) == {}
 
 
-def test_a_server_that_hangs_delays_the_start_for_a_bounded_time(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_hangs_delays_the_start_for_a_bounded_time(server: TrackingServer, monkeypatch: pytest.MonkeyPatch) -> None:
     server.held = threading.Event()
     server.replies = [EXPERIMENTS]
     monkeypatch.setattr(trackers, "SECONDS", 0.2)

@@ -34,11 +34,11 @@ def test_prepared_processes_that_hang_delay_a_launch_only_once(parent: warm.Pare
     pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(COUNT)]
     for pid, (ours, theirs) in enumerate(pairs):
         theirs.send(warm.SIGN)
-        parent._prepared.append(warm.Prepared(pid, ours))
+        parent.prepared.append(warm.Prepared(pid, ours))
     began = time.monotonic()
-    assert parent._start(b"{}", []) == FORKED
+    assert parent.start(b"{}", []) == FORKED
     assert time.monotonic() - began < COUNT * warm.ANSWER_SECONDS / 2
-    assert not parent._prepared
+    assert not parent.prepared
     for _, theirs in pairs:
         theirs.close()
 
@@ -54,9 +54,9 @@ def test_a_warm_parent_goes_on_if_a_fork_fails(failing: str, parent: warm.Parent
 
     monkeypatch.setattr(os, "fork", short_of_memory)
     before = os.listdir("/proc/self/fd")
-    assert parent._prepare() is None
-    assert parent._start(b"{}", []) is None
-    assert not parent._prepared
+    assert parent.prepare() is None
+    assert parent.start(b"{}", []) is None
+    assert not parent.prepared
     assert len(os.listdir("/proc/self/fd")) == len(before)
 
 

@@ -42,7 +42,7 @@ def test_files_of_shared_and_own_folders_become_one_separate_checkpoint(tmp_path
             (folder / name).write_text(f"{folder.name} {name}")
     sources = [near, near, far]
     storage = tmp_path / "storage"
-    assert on_all(world(str(storage)), lambda rank, saves: save(saves._ranks, saves, sources[rank])) == [None] * WORLD
+    assert on_all(world(str(storage)), lambda rank, saves: save(saves.ranks, saves, sources[rank])) == [None] * WORLD
     for path in near.rglob("*"):
         if path.is_file():
             path.write_text("saved again")

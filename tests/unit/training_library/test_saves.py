@@ -86,7 +86,7 @@ def test_ranks_may_write_into_one_folder(storage: str) -> None:
     def save(rank: int, saves: Saves) -> None:
         with saves.write(5, CommitReason.PERIODIC, [], shared=True) as folder:
             (folder / f"{rank}.txt").write_text(str(rank))
-            saves._ranks.gather("written")
+            saves.ranks.gather("written")
             if rank == 0:
                 (folder / "all.txt").write_text(" ".join(sorted(path.stem for path in folder.iterdir())))
 

@@ -33,11 +33,11 @@ def leave_muster(monkeypatch: pytest.MonkeyPatch) -> None:
 def own_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As in a new process, outside Muster."""
     leave_muster(monkeypatch)
-    session._session.cache_clear()
+    session.current.cache_clear()
     handler = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, handler)
-    session._session.cache_clear()
+    session.current.cache_clear()
 
 
 @pytest.fixture
@@ -48,9 +48,9 @@ def enter(monkeypatch: pytest.MonkeyPatch) -> Enter:
         leave_muster(monkeypatch)
         for name, value in own_environment(folder, **changed).items():
             monkeypatch.setenv(name, value)
-        session._session.cache_clear()
+        session.current.cache_clear()
         sent: list[dict[str, Any]] = []
-        sender = session._session().sender
+        sender = session.current().sender
         monkeypatch.setattr(sender, "send_document", lambda document: sent.append(dict(document)))
         monkeypatch.setattr(sender, "send", lambda event: sent.append(_document(event)))
         return sent

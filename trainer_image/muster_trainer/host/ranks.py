@@ -24,6 +24,7 @@ from typing import Any, Protocol
 
 from muster_contract.environment import ReplicaEnvironment
 from muster_contract.errors import BadConfiguration, PeerLost
+from muster_trainer.host.sockets import listening
 
 MEET_SECONDS = 15 * 60.0
 """The longest wait for other ranks at the start, because pods of one world may start minutes apart."""
@@ -359,9 +360,7 @@ class Address:
 
     def listen(self, backlog: int) -> socket.socket:
         if not self.name:
-            both = socket.has_dualstack_ipv6()
-            family = socket.AF_INET6 if both else socket.AF_INET
-            return socket.create_server(("", self.port), family=family, backlog=backlog, dualstack_ipv6=both)
+            return listening(self.port, backlog=backlog)
         if not self.name.startswith("\0"):
             Path(self.name).unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

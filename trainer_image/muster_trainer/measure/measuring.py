@@ -68,6 +68,7 @@ def durations(
     least: int = 7,
     most: int = 200,
     seconds: float = 0.5,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> list[float]:
     """Calls `call` repeatedly for about `seconds`, and returns the duration of each call in seconds.
 
@@ -79,15 +80,15 @@ def durations(
     def once() -> float:
         prepare()
         synchronise()
-        began = time.perf_counter()
+        began = clock()
         call()
         synchronise()
-        return time.perf_counter() - began
+        return clock() - began
 
     for _ in range(warm_up):
-        began = time.perf_counter()
+        began = clock()
         once()
-    each = time.perf_counter() - began
+    each = clock() - began
     count = agree(int(min(max(seconds / max(each, 1e-9), least), most)))
     return [once() for _ in range(count)]
 

@@ -13,6 +13,7 @@ from typing import TypeVar
 from muster_contract.environment import ReplicaEnvironment
 from muster_contract.errors import PeerLost
 from muster_trainer.host.ranks import meet
+from muster_trainer.host.sockets import exactly, listening
 from muster_trainer.measure.measuring import Timing, timed
 
 CHUNK = 1 << 20
@@ -57,7 +58,10 @@ class Meeting:
         host, _, port = self._address.rpartition(":")
         try:
             if self.rank == 0:
-                with _listening(host, int(port)) as listener, _linked(listener, self.first(secrets.token_hex(16)).encode()) as peer:
+                with (
+                    listening(int(port), loopback=host == "127.0.0.1") as listener,
+                    _linked(listener, self.first(secrets.token_hex(16)).encode()) as peer,
+                ):
                     timings = {size: timed(partial(_send, peer, size), most=1000, seconds=0.3) for size in sizes}
                     _send(peer, None)
                     peer.recv(1)  # the side that closes first holds the port for a while, and the framework needs it
@@ -74,22 +78,13 @@ class Meeting:
         return timings
 
 
-def _listening(host: str, port: int) -> socket.socket:
-    """Listens at the port of the framework, which nobody uses yet."""
-    here = host == "127.0.0.1"
-    both = not here and socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if both else socket.AF_INET
-    return socket.create_server((host if here else "", port), family=family, dualstack_ipv6=both)
-
-
 def _linked(listener: socket.socket, secret: bytes) -> socket.socket:
     """The connection that begins with the secret. Others are closed, because everyone who reaches the port can connect."""
     while True:
         listener.settimeout(LINK_SECONDS)
         peer, _ = listener.accept()
-        peer.settimeout(STRANGER_SECONDS)
         with suppress(OSError):
-            if secrets.compare_digest(_exactly(peer, len(secret)), secret):
+            if secrets.compare_digest(exactly(peer, len(secret), seconds=STRANGER_SECONDS), secret):
                 _prepare(peer)
                 return peer
         peer.close()
@@ -109,12 +104,12 @@ def _send(peer: socket.socket, size: int | None) -> None:
     remaining = size or 0
     while remaining:
         remaining -= peer.send(_BLOCK[: min(remaining, CHUNK)])
-    _exactly(peer, len(_DONE))
+    exactly(peer, len(_DONE))
 
 
 def _receive_all(peer: socket.socket) -> None:
     block = bytearray(CHUNK)
-    while length := int.from_bytes(_exactly(peer, _LENGTH_BYTES), "big"):
+    while length := int.from_bytes(exactly(peer, _LENGTH_BYTES), "big"):
         remaining = length - 1
         while remaining:
             count = peer.recv_into(block, min(remaining, CHUNK))
@@ -123,13 +118,3 @@ def _receive_all(peer: socket.socket) -> None:
             remaining -= count
         peer.sendall(_DONE)
     peer.sendall(_DONE)
-
-
-def _exactly(peer: socket.socket, count: int) -> bytes:
-    content = b""
-    while len(content) < count:
-        piece = peer.recv(count - len(content))
-        if not piece:
-            raise ConnectionError("the other end has closed the connection")
-        content += piece
-    return content

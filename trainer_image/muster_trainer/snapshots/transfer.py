@@ -10,10 +10,10 @@ from __future__ import annotations
 import secrets
 import socket
 import struct
-import time
 from collections.abc import Callable
 
 from muster_contract.reports import MAX_KEY, SnapshotSource
+from muster_trainer.host.sockets import exactly
 from muster_trainer.snapshots.arena import HEADER_BYTES, MOST_SLOTS, Arena, FilledSlot, Header, pack, unpack
 
 SECONDS = 10.0
@@ -101,14 +101,4 @@ def _padded(key: str) -> bytes:
 
 
 def _receive(connection: socket.socket, size: int) -> bytes:
-    """Exactly `size` bytes, within `SECONDS` for all of them. Raises OSError if there are fewer."""
-    content = bytearray()
-    until = time.monotonic() + SECONDS
-    while len(content) < size:
-        connection.settimeout(max(0.001, until - time.monotonic()))
-        piece = connection.recv(size - len(content))
-        if not piece:
-            raise ConnectionResetError("the connection was closed")
-        content += piece
-    connection.settimeout(SECONDS)
-    return bytes(content)
+    return exactly(connection, size, seconds=SECONDS)

@@ -11,8 +11,8 @@ from muster_contract.environment import ReplicaEnvironment, path_in
 from muster_contract.errors import TrainerError
 from muster_contract.reports import Report, TerminationMessage
 from muster_trainer.supervisor.environment import Launch, plan, unpacked, with_world
-from muster_trainer.supervisor.events import EventLog
-from muster_trainer.supervisor.history import HistoryWriter
+from muster_trainer.supervisor.event_reader import EventLog
+from muster_trainer.supervisor.history_writer import HistoryWriter
 from muster_trainer.supervisor.image import prepared, with_library
 from muster_trainer.supervisor.listener import Listener
 from muster_trainer.supervisor.memories import Memories

@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 
 from muster_contract.environment import EVENTS_ADDRESS, EVENTS_TOKEN
-from muster_trainer.supervisor.events import EventReader, Line
+from muster_trainer.supervisor.event_reader import EventReader, Line
 from muster_trainer.supervisor.status_posts import PATH, REQUEST_LINE, Request, StatusPosts
 
 MOST_CONNECTIONS = 256

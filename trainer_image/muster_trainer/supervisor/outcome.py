@@ -49,6 +49,11 @@ STOPPED = (ExitCode.PREEMPTED, ExitCode.PREEMPTED_NOT_SAVED)
 SIGNALS_OF_SHELLS = range(SIGNAL_BASE + 1, SIGNAL_BASE + 32)
 
 
+def is_early(exit_code: int | None, *, completed: bool) -> bool:
+    """Whether a process of the bundled trainer ended with 0 before its work was done. `completed`: it has sent that event."""
+    return exit_code == ExitCode.COMPLETED and not completed
+
+
 @dataclass(frozen=True)
 class End:
     """The end of one process. `requested` is True if the supervisor had asked it to end.

@@ -32,10 +32,10 @@ from muster_contract.run_state import RunState, apply, with_notice
 from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.supervisor import stacks
 from muster_trainer.supervisor.environment import Launch
-from muster_trainer.supervisor.events import EventLog, EventReader, Line
-from muster_trainer.supervisor.history import AttemptRecord, HistoryWriter
+from muster_trainer.supervisor.event_reader import EventLog, EventReader, Line
+from muster_trainer.supervisor.history_writer import AttemptRecord, HistoryWriter
 from muster_trainer.supervisor.listener import Connection, Listener
-from muster_trainer.supervisor.outcome import STOPPED, End, Outcome, judge, meaning
+from muster_trainer.supervisor.outcome import STOPPED, End, Outcome, is_early, judge, meaning
 from muster_trainer.supervisor.output import Output, say
 from muster_trainer.supervisor.output_tail import peer_lost_pattern
 from muster_trainer.supervisor.permanent_failure import START_SECONDS
@@ -44,7 +44,7 @@ from muster_trainer.supervisor.processes import Process, become_subreaper, kill_
 from muster_trainer.supervisor.reporting import Reporter, report_of
 from muster_trainer.supervisor.signals import SignalInbox
 from muster_trainer.supervisor.stop_requests import StopRequests
-from muster_trainer.supervisor.survivors import Survivors, order_to_leave
+from muster_trainer.supervisor.survivors import Survivors, ends_of_survivors, order_to_leave, to_end
 from muster_trainer.supervisor.termination import termination_of
 from muster_trainer.supervisor.warm import Starter
 
@@ -384,21 +384,13 @@ class Replica:
             if not ending.termed:
                 ending.termed = True
                 self._drain_events()  # a program may have reported just now that it handles the request
-            for process in self._to_end:
+            for process in to_end(self._processes, self._reporter.reply, stopped=self._stops_handled > 0):
                 if process.running:
                     self._stop_requests.send(process.pid, now)
         if now >= ending.kill_at and not ending.killed:
             ending.killed = True
-            for process in self._to_end:
+            for process in to_end(self._processes, self._reporter.reply, stopped=self._stops_handled > 0):
                 process.kill_group()
-
-    @property
-    def _to_end(self) -> list[Process]:
-        """The processes that end with this attempt. Those that wait for the next one end only if there is none, or after a hang: it may be
-        their fault."""
-        reply = self._reporter.reply
-        is_last = self._stops_handled > 0 or (reply is not None and (reply.end or reply.dump))
-        return [process for process in self._processes if is_last or not process.waiting]
 
     def _clear_descendants(self) -> None:
         """Ends the remaining descendants. After a request to stop, they get the rest of the grace period: if the process was a shell,
@@ -443,7 +435,7 @@ class Replica:
             requested=ended.requested,
             tail=self._output.tail(process.rank, seconds=seconds),
             error=self._error_of(process),
-            is_early=self._is_early(process),
+            is_early=self._spec.is_bundled and is_early(process.exit_code, completed=process.rank in self._completed),
             starting=self._is_starting(ended),
             uses_contract=self._spec.is_bundled or any(reader.uses_contract for reader in self._readers if reader.rank == process.rank),
             peer_lost=self._peer_lost,
@@ -454,28 +446,6 @@ class Replica:
         errors = self._state.errors
         return errors.get(process.rank) or (None if self._spec.is_bundled else next(iter(errors.values()), None))
 
-    def _ends_of_survivors(self) -> list[End]:
-        """The ends of processes that have lost their peers, and wait for the next attempt."""
-        return [
-            End(
-                rank=process.rank,
-                exit_code=ExitCode.PEER_LOST,
-                signal=None,
-                requested=False,
-                tail=[],
-                error=self._state.errors.get(process.rank),
-                starting=False,
-                uses_contract=True,
-                peer_lost=self._peer_lost,
-            )
-            for process in self._processes
-            if process.running and process.waiting
-        ]
-
-    def _is_early(self, process: Process) -> bool:
-        """Whether the bundled trainer ended with 0 before its work was done."""
-        return process.exit_code == ExitCode.COMPLETED and process.rank not in self._completed and self._spec.is_bundled
-
     def _is_starting(self, ended: Ended) -> bool:
         """Whether the user's own program had reported no step and no commit when it ended. False in later attempts, because the program may
         have run before, perhaps on another node."""
@@ -483,7 +453,7 @@ class Replica:
         return self._replica.attempt == 0 and no_progress and ended.seconds < START_SECONDS and not self._spec.is_bundled
 
     def _termination_message(self) -> TerminationMessage:
-        ends = [self._end(ended) for ended in self._ends] + self._ends_of_survivors()
+        ends = [self._end(ended) for ended in self._ends] + ends_of_survivors(self._processes, self._state.errors, self._peer_lost)
         outcome = judge(
             ends,
             # The world stops because another replica was asked to. The bundled trainer also shows that by its exit code.

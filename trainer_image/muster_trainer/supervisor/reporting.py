@@ -182,12 +182,12 @@ class Reporter:
         """Posts a report and returns the reply. If the operator refuses the report, posts it again with the essentials only, because the
         operator must get the end of a program even if the program's figures or messages are invalid."""
         try:
-            return self._exchange(_encoded(report), may_delay=report.waiting and self.reply is not None and not self._final)
+            return self._exchange(encoded(report), may_delay=report.waiting and self.reply is not None and not self._final)
         except _RefusedError as error:
             if not self._refused:
                 self._say(f"a report is refused ({error}); such reports are sent without their figures and messages")
             self._refused = True
-            return self._exchange(_encoded(_essential(report)))
+            return self._exchange(encoded(_essential(report)))
 
     @cached_property
     def _connection(self) -> HTTPConnection:
@@ -268,7 +268,7 @@ def report_of(replica: ReplicaEnvironment, state: RunState | None = None) -> Rep
     return with_state(report, state or RunState())
 
 
-def _encoded(report: Report) -> bytes:
+def encoded(report: Report) -> bytes:
     body = json.dumps(encode(report)).encode()
     if len(body) <= MAX_REPORT:
         return body

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from muster_contract.reports import SnapshotServer
+from muster_trainer.host.sockets import listening
 from muster_trainer.snapshots.arena import Arena
 from muster_trainer.snapshots.transfer import answer
 
@@ -24,7 +25,7 @@ class SnapshotService:
     def __init__(self, arena_of: Callable[[int], Arena | None], *, loopback: bool) -> None:
         """Listens on the loopback interface only, or on all. Raises OSError."""
         self._arena_of = arena_of
-        self._socket = _listening(loopback=loopback)
+        self._socket = listening(0, loopback=loopback)
         self.address = SnapshotServer(self._socket.getsockname()[1], secrets.token_hex(16))
         self._free = threading.Semaphore(MOST_CLIENTS)
         threading.Thread(target=self._accept, name="snapshots", daemon=True).start()
@@ -53,12 +54,3 @@ class SnapshotService:
                 answer(connection, self.address.key, self._arena_of)
         finally:
             self._free.release()
-
-
-def _listening(*, loopback: bool) -> socket.socket:
-    if loopback:
-        return socket.create_server(("127.0.0.1", 0))
-    if socket.has_dualstack_ipv6():
-        with suppress(OSError):  # the node may have no IPv6
-            return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
-    return socket.create_server(("", 0))

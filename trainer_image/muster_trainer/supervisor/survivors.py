@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from muster_contract.codes import ExitCode
 from muster_contract.environment import NAMES, RESCUE_SECONDS
+from muster_contract.events import ErrorEvent
+from muster_contract.reports import Reply
 from muster_trainer.supervisor.environment import Launch
+from muster_trainer.supervisor.outcome import End
 from muster_trainer.supervisor.process_table import descendants
 from muster_trainer.supervisor.processes import Process, reap
 
@@ -74,6 +79,32 @@ class Survivors:
             time.sleep(_TURN)
         for process in remaining:
             process.close(process.events, process.stdout, process.stderr)
+
+
+def to_end(processes: Iterable[Process], reply: Reply | None, *, stopped: bool) -> list[Process]:
+    """The processes that end with this attempt. Those that wait for the next one end only if there is none, or after a hang: it may be
+    their fault. `stopped`: the supervisor was asked to stop."""
+    is_last = stopped or (reply is not None and (reply.end or reply.dump))
+    return [process for process in processes if is_last or not process.waiting]
+
+
+def ends_of_survivors(processes: Iterable[Process], errors: Mapping[int, ErrorEvent], peer_lost: re.Pattern[str]) -> list[End]:
+    """The ends of processes that have lost their peers, and wait for the next attempt."""
+    return [
+        End(
+            rank=process.rank,
+            exit_code=ExitCode.PEER_LOST,
+            signal=None,
+            requested=False,
+            tail=[],
+            error=errors.get(process.rank),
+            starting=False,
+            uses_contract=True,
+            peer_lost=peer_lost,
+        )
+        for process in processes
+        if process.running and process.waiting
+    ]
 
 
 def can_continue(before: Mapping[str, str], after: Mapping[str, str]) -> bool:

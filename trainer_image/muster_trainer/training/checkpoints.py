@@ -36,10 +36,15 @@ class Checkpoints:
     """
 
     def __init__(
-        self, run: Run, *, make_saver: Callable[[Run], Saver | None] = saver_of, sleep: Callable[[float], None] = time.sleep
+        self,
+        run: Run,
+        *,
+        make_saver: Callable[[Run], Saver | None] = saver_of,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._run, self._make_saver, self._sleep = run, make_saver, sleep
-        self.outage = Outage()
+        self._run, self._make_saver, self._clock, self._sleep = run, make_saver, clock, sleep
+        self.outage = Outage(clock)
         self.saver = make_saver(run)
         self.saved_before: int | None = None
         self._first = 0
@@ -87,7 +92,7 @@ class Checkpoints:
             return False
         if self.outage.is_on:
             return self.outage.is_due
-        return saver.interval.seconds is not None and time.monotonic() - saver.began >= saver.interval.seconds
+        return saver.interval.seconds is not None and self._clock() - saver.began >= saver.interval.seconds
 
     def is_due(self, done: int) -> bool:
         """Whether a save is due by the number of steps."""
@@ -163,7 +168,7 @@ class Checkpoints:
         It also raises if the first save of a job fails, because the storage may never have worked: the replicas may not share it.
         """
         assert self.saver is not None
-        saver, newest, began = self.saver, self.saver.step, time.monotonic()
+        saver, newest, began = self.saver, self.saver.step, self._clock()
         failure = None
         try:
             save()
@@ -175,7 +180,7 @@ class Checkpoints:
             return True
         if saver.path is None and not self._first:
             raise failure
-        self.count_failure(waited=time.monotonic() - began)
+        self.count_failure(waited=self._clock() - began)
         engine, outage = self._run.engine, self.outage
         seconds = max(gather(engine, lambda: outage.seconds))
         if seconds > outage.LIMIT:

@@ -7,6 +7,7 @@ for some minutes must not end it. But without a limit, a full disk would stay un
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 _WAITED = 9
@@ -21,7 +22,8 @@ class Outage:
     """Seconds. In this time a storage server restarts or fails over, and somebody who has seen the notice can free space. It is shorter
     than the default of `recovery.hang.saveSeconds`, so that the last save of a job can be tried for as long."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self.failures = 0
         self._began = self._due = 0.0
         self.pause = 0.0
@@ -33,16 +35,16 @@ class Outage:
     @property
     def is_due(self) -> bool:
         """Whether the next save should be tried now."""
-        return time.monotonic() >= self._due
+        return self._clock() >= self._due
 
     @property
     def seconds(self) -> float:
         """For how long saves have failed."""
-        return time.monotonic() - self._began if self.is_on else 0.0
+        return self._clock() - self._began if self.is_on else 0.0
 
     def add(self, *, waited: float) -> None:
         """Counts a save that has failed, and for which training has waited so many seconds."""
-        now = time.monotonic()
+        now = self._clock()
         if not self.is_on:
             self._began = now - waited
         self.pause = min(LONGEST_PAUSE, max(FIRST_PAUSE, 2 * self.pause))

@@ -155,8 +155,14 @@ class Facts:
 
     def reports(self, attempt: int) -> tuple[tuple[ReplicaView, Report], ...]:
         """The newest report of each replica that trains, without reports about another attempt."""
-        reports = ((view, view.report) for view in self.trainers(attempt))
-        return tuple((view, report) for view, report in reports if report is not None and report.attempt == attempt)
+        return self._reports_by_attempt.get(attempt, ())
+
+    @cached_property
+    def _reports_by_attempt(self) -> dict[int, tuple[tuple[ReplicaView, Report], ...]]:
+        return {
+            attempt: tuple((view, report) for view in views if (report := view.report_about(attempt)) is not None)
+            for attempt, views in self._trainers_by_attempt.items()
+        }
 
     def retry_time(self, view: ReplicaView) -> datetime:
         """When Muster creates a failed replica outside the world again."""

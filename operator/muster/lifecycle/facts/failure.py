@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from muster.api.status import AttemptRecord, FailureClass, Member, Reason, Stall, TrainingJobStatus
 from muster.lifecycle.facts.devices import DEVICE_TAINT, named, with_unhealthy_devices
 from muster.lifecycle.facts.facts import Facts
+from muster.lifecycle.facts.same_error import same_error
 from muster.lifecycle.facts.silence import is_silent, is_silent_after_the_end, lost_replicas
 from muster.lifecycle.facts.times import milliseconds
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
@@ -46,6 +47,9 @@ _EXPLAINED_BY_A_DEVICE = frozenset(
 
 _PRECEDENCES = {Reason.NODE_LOST: 3, Reason.PEER_LOST: 4}
 """Among the failures that are no preemption, the reasons that explain less than other reasons."""
+
+_PRECISION = timedelta(seconds=1)
+"""Kubernetes states the ends of containers in whole seconds, and reports have fractions of them."""
 
 
 @dataclass(frozen=True)
@@ -94,15 +98,24 @@ def cause_of_break(status: TrainingJobStatus, facts: Facts) -> Cause | None:
 
 
 def corrected_cause(record: AttemptRecord, facts: Facts) -> Cause:
-    """The root cause of an attempt that has ended: the one on record, or one that explains more and is visible only now.
+    """The root cause of an attempt that has ended: the one on record, or one that explains more and is visible only now. The same error of
+    another replica in the same second explains nothing more.
 
     A replica that has moved on to a later attempt still reports how it ended in this attempt.
     """
     views = [view for view in (*facts.replicas, *facts.orphaned) if facts.strategy.is_in_world(view.role)]
     ends = ((_cause_in(view, record.attempt), view) for view in views)
     observed = (_since_last_report(cause, view, facts) for cause, view in ends if cause)
-    causes = [_recorded(record), *observed, *_on_silent_nodes(record.attempt, facts)]
-    return min(causes, key=lambda cause: cause.precedence)
+    recorded = _recorded(record)
+    others = (cause for cause in (*observed, *_on_silent_nodes(record.attempt, facts)) if not _is_repeated(cause, recorded))
+    return min((recorded, *others), key=lambda cause: cause.precedence)
+
+
+def _is_repeated(cause: Cause, recorded: Cause) -> bool:
+    """Whether another replica has the error on record in the same second, so that their times do not tell which came first."""
+    kinds = [(each.failure_class, each.reason) for each in (cause, recorded)]
+    is_other = cause.replica != recorded.replica and kinds[0] == kinds[1]
+    return is_other and abs(cause.time - recorded.time) < _PRECISION and same_error(cause.message, recorded.message)
 
 
 def cause_of_end(view: ReplicaView, *, stopped: bool) -> Cause | None:
@@ -117,7 +130,8 @@ def cause_of_end(view: ReplicaView, *, stopped: bool) -> Cause | None:
     if view.deleting is not None and not _ended_before_deletion(view, stopped=stopped):
         return _cause_of_deletion(view, stopped=stopped)
     termination = view.termination
-    if termination and termination.attempt is not None and termination.attempt < view.attempt:  # no process of its attempt has started
+    about = view.about(termination.attempt) if termination else None
+    if about is not None and about < view.attempt:  # no process of its attempt has started
         message = f"{view.label} ended before attempt {view.attempt} began"
         return _cause(view, FailureClass.PREEMPTION, Reason.PREEMPTED_NOT_SAVED, message=message)
     return _own_end(view)
@@ -138,7 +152,13 @@ def has_failed_by_itself(view: ReplicaView, *, stopped: bool) -> bool:
 def termination_of(view: ReplicaView) -> TerminationMessage | None:
     """The termination message about the replica's attempt, from its pod or else from its last report."""
     reported = view.report.termination if view.report else None
-    return view.termination or (reported if reported and reported.attempt in (None, view.attempt) else None)
+    return view.termination or (reported if reported and view.about(reported.attempt) in (None, view.attempt) else None)
+
+
+def reported_words_about(attempt: int, view: ReplicaView) -> TerminationMessage | None:
+    """The termination message in the newest report of the replica, if they are about this attempt. The replica may have moved on since."""
+    termination = view.report.termination if view.report else None
+    return termination if termination is not None and view.about(termination.attempt) == attempt else None
 
 
 def last_terminated_step(views: Iterable[ReplicaView]) -> int | None:
@@ -150,12 +170,8 @@ def last_terminated_step(views: Iterable[ReplicaView]) -> int | None:
 def last_step_of(attempt: int, facts: Facts) -> int | None:
     """The highest step in termination messages about the attempt. A replica that has moved on to a later attempt still reports its own."""
     views = [view for view in facts.replicas if view.attempt > attempt and facts.strategy.is_in_world(view.role)]
-    moved_on = [view.report.termination for view in views if view.report and view.report.termination]
-    steps = [
-        termination.step
-        for termination in moved_on
-        if termination.attempt == attempt and termination.step is not None and termination.step >= 0
-    ]
+    moved_on = [termination for view in views if (termination := reported_words_about(attempt, view))]
+    steps = [termination.step for termination in moved_on if termination.step is not None and termination.step >= 0]
     return max([step for step in (last_terminated_step(facts.trainers(attempt)), *steps) if step is not None], default=None)
 
 
@@ -214,7 +230,8 @@ def _cause_in(view: ReplicaView, attempt: int) -> Cause | None:
     """How a replica ended in an attempt that Muster has stopped. A pod that is being deleted joins no later attempt, but its supervisor may
     have reported that attempt before, and with it how this one ended."""
     cause = cause_of_end(view, stopped=True) if view.attempt == attempt else None
-    if cause is None and (view.attempt != attempt or (view.report is not None and view.report.attempt > attempt)):
+    reported = view.about(view.report.attempt) if view.report else None
+    if cause is None and (view.attempt != attempt or (reported is not None and reported > attempt)):
         return _cause_in_termination(view, attempt)
     return cause
 
@@ -222,8 +239,8 @@ def _cause_in(view: ReplicaView, attempt: int) -> Cause | None:
 def _cause_in_termination(view: ReplicaView, attempt: int) -> Cause | None:
     """How a replica ended in an earlier attempt, if its termination message is about it. Its devices were healthy then, because otherwise
     the replica would not have moved on."""
-    termination = view.report.termination if view.report else None
-    if termination is None or termination.attempt != attempt or termination.code == ExitCode.COMPLETED:
+    termination = reported_words_about(attempt, view)
+    if termination is None or termination.code == ExitCode.COMPLETED:
         return None
     return _own_end(replace(view, termination=termination, finished=view.reported, exit_code=None, oom_killed=False, unhealthy_devices=()))
 

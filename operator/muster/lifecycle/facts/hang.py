@@ -41,7 +41,8 @@ def cause_of_hang(status: TrainingJobStatus, facts: Facts) -> Cause | None:
 
 def with_blame(record: AttemptRecord, cause: Cause, views: Iterable[ReplicaView]) -> tuple[Cause, str]:
     """The cause of an attempt that hung, with the replica that the reported stacks blame, and the shortened stacks."""
-    stacks = [(view.label, stack) for view in views if view.report for stack in view.report.stacks if stack.attempt == record.attempt]
+    reported = [(view, stack) for view in views if view.report for stack in view.report.stacks]
+    stacks = [(view.label, stack) for view, stack in reported if view.about(stack.attempt) == record.attempt]
     if cause.stall is None or not stacks:
         return cause, record.stacks
     stacks.sort(key=lambda each: each[1].rank)

@@ -4,8 +4,7 @@ A pod whose supervisor restarts in place moves on to the next attempt. The pod b
 that the old processes have ended. So every rule about replicas of older attempts also applies to this pod.
 
 Some strategies restart only some roles, and the processes of the other members go on. Such a member reports the attempt in which its
-processes started, which is its incarnation. `assigned` replaces the incarnation by the current attempt, so that no other module needs to
-know.
+processes started, which is its incarnation. `ReplicaView.about` says which attempt the report is about.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from muster.api.job import TrainingJob
 from muster.api.spec import RoleName
 from muster.api.status import Member, TrainingJobStatus
 from muster.lifecycle.facts.times import reported_time
-from muster.lifecycle.observed import Observed, Replica, ReplicaPhase, ReplicaView
+from muster.lifecycle.observed import Incarnation, Observed, Replica, ReplicaPhase, ReplicaView
 from muster.lifecycle.state import is_open
 from muster_contract.events import MAX_ATTEMPT
-from muster_contract.reports import Marks, TerminationMessage
+from muster_contract.reports import TerminationMessage
 
-_NO_ATTEMPT = -1
+NO_ATTEMPT = -1
 """The attempt of a replica that no world needs: a spare, or one whose attempt cannot have begun."""
 _MOST_AT_ONCE = 1000
 
@@ -58,13 +57,13 @@ def assigned(
     inside, idle, unwanted = [], [], []
     for view in views:
         if view.attempt > latest:
-            unwanted.append(replace(view, attempt=_NO_ATTEMPT))
+            unwanted.append(replace(view, attempt=NO_ATTEMPT))
         elif not view.standby or view.uid in members:
             inside.append(_in_its_attempt(view, members.get(view.uid), status, pods, latest))
         elif is_open(status) and view.replica not in occupied and has_current_template(observed, view):
             idle.append(view)
         else:
-            unwanted.append(replace(view, attempt=_NO_ATTEMPT))
+            unwanted.append(replace(view, attempt=NO_ATTEMPT))
     return _sorted((*inside, *unwanted), roles), _sorted(idle, roles)
 
 
@@ -73,7 +72,7 @@ def orphaned_of(observed: Observed, status: TrainingJobStatus, roles: Iterable[R
     attempts = {each.uid: each.attempt for each in status.orphaned}
     views = [view for view in observed.replicas if view.uid in attempts]
     placed = ((view, attempts[view.uid]) for view in views)
-    return _sorted((replace(view, attempt=_NO_ATTEMPT if attempt is None else attempt) for view, attempt in placed), roles)
+    return _sorted((replace(view, attempt=NO_ATTEMPT if attempt is None else attempt) for view, attempt in placed), roles)
 
 
 def has_current_template(observed: Observed, view: ReplicaView) -> bool:
@@ -97,16 +96,20 @@ def _in_its_attempt(
 ) -> ReplicaView:
     current = status.world.attempt if status.world else 0
     if member and member.incarnation is not None:
-        resumed = any(record.attempt >= member.incarnation and record.step_resumed is not None for record in status.attempts)
-        view = _renumbered(view, member.incarnation, current - 1 if member.awaited else current, resumed=resumed)
+        view = replace(view, incarnation=_incarnation(member.incarnation, member, status, current))
     attempt = max(view.attempt, _joined(member, current), _acknowledged(view, status, pods, latest))
-    report = view.report
+    report = view.report_about(attempt)
     # When the job has ended, a supervisor that has reported its termination message exits by itself, even if its report is not `waiting`.
-    waits = report is not None and (report.waiting or status.phase.final) and report.attempt == attempt
-    termination = report.termination if report and waits else None
-    if view.phase is ReplicaPhase.RUNNING and termination and termination.attempt in (None, attempt):
+    termination = report.termination if report and (report.waiting or status.phase.final) else None
+    if view.phase is ReplicaPhase.RUNNING and termination and view.about(termination.attempt) in (None, attempt):
         return replace(view, attempt=attempt, has_reported_end=True, finished=_end_time(view, termination))
     return view if view.attempt == attempt else replace(view, attempt=attempt)
+
+
+def _incarnation(number: int, member: Member, status: TrainingJobStatus, current: int) -> Incarnation:
+    """Processes that restarts have left running. They take part in the attempt before `current` if the world still waits for the member."""
+    is_recorded = any(record.attempt >= number and record.step_resumed is not None for record in status.attempts)
+    return Incarnation(number, current - 1 if member.awaited else current, is_recorded)
 
 
 def _joined(member: Member | None, current: int) -> int:
@@ -126,15 +129,19 @@ def _acknowledged(view: ReplicaView, status: TrainingJobStatus, pods: dict[Repli
     if view.deleting is not None or _is_replaced(view, status, pods):
         return 0
     latest = status.attempt + 1 if status.attempts else latest
-    reported = max(_reported(view, status), (view.termination.attempt if view.termination else None) or 0)
+    reported = max(_reported(view, status), (view.about(view.termination.attempt) if view.termination else None) or 0)
     return reported if reported <= latest else 0
 
 
 def _reported(view: ReplicaView, status: TrainingJobStatus) -> int:
-    if view.report is None:
+    report = view.report
+    if report is None:
         return 0
-    startable = view.report.startable_attempt if view.phase is ReplicaPhase.RUNNING else None
-    return view.report.attempt if startable is None or startable > status.attempt else startable
+    reported = view.about(report.attempt) or 0
+    if report.startable_attempt is None or view.phase is not ReplicaPhase.RUNNING:
+        return reported
+    startable = reported + report.startable_attempt - report.attempt
+    return startable if startable <= status.attempt else reported
 
 
 def _is_replaced(view: ReplicaView, status: TrainingJobStatus, pods: dict[Replica, str]) -> bool:
@@ -153,17 +160,3 @@ def _end_time(view: ReplicaView, termination: TerminationMessage) -> datetime | 
     if view.reported is None:
         return None
     return max(view.created, min(view.reported, reported_time(termination.ended_at, fallback=view.reported)))
-
-
-def _renumbered(view: ReplicaView, incarnation: int, attempt: int, *, resumed: bool) -> ReplicaView:
-    """The view with reports about its incarnation changed to reports about `attempt`. They have no details of the start of its processes if
-    the record of an attempt has them, because its processes had `resumed`."""
-
-    def words_of(termination: TerminationMessage | None) -> TerminationMessage | None:
-        return replace(termination, attempt=attempt) if termination and termination.attempt == incarnation else termination
-
-    report = view.report
-    if report and report.attempt == incarnation:
-        report = replace(report, attempt=attempt, termination=words_of(report.termination))
-        report = replace(report, resumed=None, marks=Marks()) if resumed else report
-    return replace(view, report=report, termination=words_of(view.termination))

@@ -9,10 +9,10 @@ from muster.api.status import LONGEST_TEXT, Condition, ConditionType, GraceStatu
 from muster.lifecycle.facts import gang
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.times import whole_seconds
+from muster.lifecycle.present.waiting import reasons
 from muster.lifecycle.recording.members import world_members
 from muster.lifecycle.recording.ranks import can_be_compared
 from muster.lifecycle.state import Ended, State, Suspended, is_open, last_failure
-from muster.lifecycle.waiting import reasons
 
 _ORDER = list(ConditionType)
 _GRACE_ADVICE = "where a node gives less, raise shutdownGracePeriod of its kubelet, or drain with a longer --grace-period"

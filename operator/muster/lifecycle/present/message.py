@@ -10,8 +10,8 @@ from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.leaving import holding_resources
 from muster.lifecycle.present.conditions import is_queued
 from muster.lifecycle.present.goodput import reports_steps
+from muster.lifecycle.present.waiting import listed, waiting_sentence
 from muster.lifecycle.state import Ended, Open, State, Suspended, is_backing_off, last_failure
-from muster.lifecycle.waiting import listed, waiting_sentence
 
 
 def message(status: TrainingJobStatus, state: State, facts: Facts) -> str:
@@ -23,6 +23,19 @@ def failure_sentence(record: AttemptRecord) -> str:
     reason = record.reason.value if record.reason else "an unknown end"
     subject = f"{reason} of {record.replica}" if record.replica else reason
     return f"{subject}: {record.message}" if record.message else subject
+
+
+def scaling_sentence(before: int, after: int) -> str:
+    """How the number of workers changes."""
+    if after < before:
+        return f"scales down: {after} of {before} workers remain"
+    joined = after - before
+    return f"scales up: {joined} worker{'s' if joined > 1 else ''} joined"
+
+
+def startup_sentence(status: TrainingJobStatus, facts: Facts) -> str:
+    """Why a world did not start in time."""
+    return f"not all replicas ran within {facts.spec.startup_deadline_seconds} s: {waiting_sentence(status, facts)}"
 
 
 def _message(status: TrainingJobStatus, state: State, facts: Facts) -> str:

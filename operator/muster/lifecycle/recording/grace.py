@@ -97,5 +97,5 @@ def _codes(attempt: int, facts: Facts) -> dict[str, int]:
     return {
         view.label: termination.code
         for view, termination in all_words
-        if termination and (view.attempt if termination.attempt is None else termination.attempt) == attempt
+        if termination and (view.attempt if termination.attempt is None else view.about(termination.attempt)) == attempt
     }

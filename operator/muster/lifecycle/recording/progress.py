@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
@@ -18,7 +18,7 @@ from muster.lifecycle.state import newest, with_record
 from muster_contract import reports as wire
 from muster_contract.events import Commit, Evaluation, Resumed, ResumeSource
 from muster_contract.notices import NoticeReason
-from muster_contract.reports import Report
+from muster_contract.reports import Marks, Report
 
 _MOST_NOTICES = 10
 _LONGEST_NOTICE = 1024
@@ -32,9 +32,11 @@ def with_progress(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
     """The status with what the current attempt's replicas report."""
     if status.world is None or status.world.attempt != status.attempt:
         return status
-    reports = [report for _, report in facts.reports(status.attempt)]
-    status = _with_resumed_step(status, facts, [report.resumed for report in reports if report.resumed])
-    status = _with_steps(status, facts, reports)
+    reported = facts.reports(status.attempt)
+    reports = [report for _, report in reported]
+    starts = [report.resumed for view, report in reported if report.resumed and not view.start_is_recorded]
+    status = _with_resumed_step(status, facts, starts)
+    status = _with_steps(status, facts, reported)
     status = _with_step_of_terminations(status, facts)
     status = _with_evaluation(status, facts)
     status = _with_commit(status, facts)
@@ -121,18 +123,18 @@ def _verified(newest_commit: CheckpointStatus | None, facts: Facts, resumed: Res
     )
 
 
-def _with_steps(status: TrainingJobStatus, facts: Facts, reports: list[Report]) -> TrainingJobStatus:
+def _with_steps(status: TrainingJobStatus, facts: Facts, reported: Sequence[tuple[ReplicaView, Report]]) -> TrainingJobStatus:
     world, record = status.world, newest(status)
     assert world is not None
-    stepping = [(report.progress, report) for report in reports if report.progress and report.progress.step > 0]
-    progress, report = max(stepping, key=lambda each: each[0].step, default=(None, None))
-    activity = next((each.phase for each in (report, *reports) if each and each.phase), world.activity)
+    stepping = [(report.progress, view, report) for view, report in reported if report.progress and report.progress.step > 0]
+    progress, view, report = max(stepping, key=lambda each: each[0].step, default=(None, None, None))
+    activity = next((each.phase for each in (report, *(report for _, report in reported)) if each and each.phase), world.activity)
     status = replace(status, world=replace(world, activity=activity[:32] if activity else activity))
     is_first = world.first_step_time is None
-    if progress is None or report is None or (is_first and record and progress.step <= (record.step_resumed or 0)):
+    if progress is None or view is None or report is None or (is_first and record and progress.step <= (record.step_resumed or 0)):
         return status
     if is_first:
-        status = with_phases(status, facts, report.marks)
+        status = with_phases(status, facts, Marks() if view.start_is_recorded else report.marks)
     assert status.world is not None
     saved = max(status.world.saved_seconds, round(report.saved_seconds, 3))
     status = replace(status, world=replace(status.world, saved_seconds=saved))
@@ -194,7 +196,7 @@ def _eta(status: TrainingJobStatus, facts: Facts, reported: wire.Progress, *, to
 
 def _with_evaluation(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
     views = facts.replicas_of(status.attempt)
-    reported = [view.report.evaluation for view in views if view.report and view.report.attempt == status.attempt]
+    reported = [report.evaluation for view in views if (report := view.report_about(status.attempt))]
     reported += [termination.evaluation for termination in map(termination_of, views) if termination]
     newest_one: Evaluation | None = max((each for each in reported if each), key=lambda each: each.step, default=None)
     if newest_one is None:
@@ -233,8 +235,8 @@ def _with_snapshot(status: TrainingJobStatus, reports: list[Report]) -> Training
 
 def _commits(view: ReplicaView, attempt: int) -> Iterable[Commit]:
     termination = termination_of(view)
-    reported = view.report.checkpoint if view.report and view.report.attempt == attempt else None
-    return (commit for commit in (reported, termination.commit if termination else None) if commit)
+    report = view.report_about(attempt)
+    return (commit for commit in (report.checkpoint if report else None, termination.commit if termination else None) if commit)
 
 
 def _measured(before: float | None, seconds: float | None) -> float | None:

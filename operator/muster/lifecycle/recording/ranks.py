@@ -3,14 +3,15 @@
 In a synchronous world all steps take equally long. So Muster compares how long each rank works in a step.
 
 Each rank reports medians over its last steps. A rank is slow if it works much longer than the median of the others, and if the difference
-is a notable share of each step. A slow rank stays slow until a lower bound, so that the condition does not flap.
+is a notable share of each step. A slow rank stays slow until a lower bound, so that the condition does not flap. Another rank becomes slow
+at the higher bound only. Otherwise two ranks that are about equal would take turns.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from muster.api.status import Straggler, TrainingJobStatus
@@ -40,7 +41,7 @@ def with_stragglers(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatu
     paces = _paces(status, facts)
     if not _suffice(paces, status):
         return status
-    slow = _slow(paces, _STILL_SLOW if status.stragglers else _SLOW)[:_MOST]
+    slow = _slow(paces, {(each.rank, each.replica) for each in status.stragglers})[:_MOST]
     unchanged = [(each.rank, each.replica) for each in slow] == [(each.rank, each.replica) for each in status.stragglers]
     return status if unchanged else replace(status, stragglers=tuple(slow))
 
@@ -58,11 +59,13 @@ def _suffice(paces: list[tuple[str, Pace]], status: TrainingJobStatus) -> bool:
     return len(paces) >= max(2, status.world.size if status.world else 0)
 
 
-def _slow(paces: list[tuple[str, Pace]], bounds: _Bounds) -> list[Straggler]:
+def _slow(paces: list[tuple[str, Pace]], before: Collection[tuple[int, str]]) -> list[Straggler]:
+    """The slow ranks. `before` has the ranks that were slow."""
     stragglers = []
     ordered = sorted(pace.own_seconds or 0.0 for _, pace in paces)
     for label, pace in paces:
         seconds = pace.own_seconds or 0.0
+        bounds = _STILL_SLOW if (pace.rank, label) in before else _SLOW
         others = _median_without(ordered, seconds)
         if seconds > others * bounds.times and seconds - others > bounds.share * (pace.seconds or seconds):
             stragglers.append(Straggler(rank=pace.rank, replica=label, seconds=seconds, others_seconds=others))

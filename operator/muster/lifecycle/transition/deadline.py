@@ -10,7 +10,6 @@ from muster.lifecycle.facts import gang
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.observed import ReplicaPhase
 from muster.lifecycle.state import Verdict, is_open, newest
-from muster.lifecycle.waiting import waiting_sentence
 
 
 def verdict(status: TrainingJobStatus, facts: Facts) -> Verdict | None:
@@ -20,8 +19,7 @@ def verdict(status: TrainingJobStatus, facts: Facts) -> Verdict | None:
         return Verdict(Reason.ACTIVE_DEADLINE, f"the job did not end within {facts.spec.active_deadline_seconds} s")
     startup = _startup_until(status, facts)
     if startup and facts.now >= startup:
-        message = f"not all replicas ran within {facts.spec.startup_deadline_seconds} s: {waiting_sentence(status, facts)}"
-        return Verdict(Reason.STARTUP_DEADLINE, message)
+        return Verdict(Reason.STARTUP_DEADLINE)
     return None
 
 

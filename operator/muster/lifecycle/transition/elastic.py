@@ -27,13 +27,6 @@ class Resize:
     before: int
     after: int
 
-    @property
-    def message(self) -> str:
-        if self.after < self.before:
-            return f"scales down: {self.after} of {self.before} workers remain"
-        joined = self.after - self.before
-        return f"scales up: {joined} worker{'s' if joined > 1 else ''} joined"
-
 
 def next_plan(status: TrainingJobStatus, facts: Facts) -> WorldPlan:
     """The plan of the next world. In `status` the attempt before has ended."""

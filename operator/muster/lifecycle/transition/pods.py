@@ -8,11 +8,11 @@ from muster.lifecycle.actions import Action, CreateReplica, EnsureService, LookL
 from muster.lifecycle.facts.acknowledging import acknowledging
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.failure import cause_of_end
+from muster.lifecycle.facts.waiting import missing
 from muster.lifecycle.observed import ReplicaView
 from muster.lifecycle.state import Ended, Open, Provisional, Settled, State, Suspended, is_backing_off
 from muster.lifecycle.transition import clean_up, elastic, replacing
 from muster.lifecycle.transition.fence import exit_seconds, is_clear, is_proved
-from muster.lifecycle.waiting import missing
 
 Actions = tuple[Action, ...]
 

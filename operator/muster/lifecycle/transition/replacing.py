@@ -23,8 +23,9 @@ _SUFFIXES = 1000
 
 
 def with_orphaned(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
-    """The status with the pods of older attempts that do not answer now. A ready spare, or a new pod, takes the place of each. A ready
-    spare also takes the place of a pod that has ended before it could acknowledge the attempt."""
+    """The status with the pods of older attempts that do not answer now, and without those that are gone. A ready spare, or a new pod,
+    takes the place of each. A ready spare also takes the place of a pod that has ended before it could acknowledge the attempt."""
+    status = _without_deleted(status, facts)
     if not is_open(status) or status.world is None:
         return status
     facts = facts.in_world_of(status)
@@ -37,14 +38,6 @@ def with_orphaned(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
     members = tuple(_renamed(member, status) if _is_in_place_of(member, uids) else member for member in status.world.members)
     entries = (_entry(view, facts) for view in left)
     return replace(status, orphaned=(*status.orphaned, *entries), world=replace(status.world, members=members))
-
-
-def without_deleted(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
-    """The status without the orphaned pods that are gone. Only a live observation proves that."""
-    if not facts.live or not status.orphaned:
-        return status
-    uids = {view.uid for view in facts.observed.replicas}
-    return replace(status, orphaned=tuple(each for each in status.orphaned if each.uid in uids))
 
 
 def suffix_of(replica: Replica, status: TrainingJobStatus, *, attempt: int) -> int | None:
@@ -71,6 +64,14 @@ def wake_times(status: TrainingJobStatus, facts: Facts) -> list[datetime | None]
     leaving = facts.older_than(status.attempt) if is_open(status) else facts.replicas
     times = [time(view, facts) for view in leaving for time in (silent_after_the_end_at, silent_at)]
     return [*times, _misplaced_at(status, facts)]
+
+
+def _without_deleted(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
+    """The status without the orphaned pods that are gone. Only a live observation proves that."""
+    if not facts.live or not status.orphaned:
+        return status
+    uids = {view.uid for view in facts.observed.replicas}
+    return replace(status, orphaned=tuple(each for each in status.orphaned if each.uid in uids))
 
 
 def _entry(view: ReplicaView, facts: Facts) -> OrphanedPod:

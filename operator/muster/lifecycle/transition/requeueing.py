@@ -14,7 +14,6 @@ from muster.lifecycle.facts import gang
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.observed import ReplicaView
 from muster.lifecycle.state import is_open
-from muster.lifecycle.waiting import listed, reasons
 
 _MOST_DOUBLINGS = 20
 
@@ -28,13 +27,6 @@ class Split:
     placed: tuple[ReplicaView, ...]
     until: datetime
     """When the gang gives its nodes back."""
-
-    @property
-    def message(self) -> str:
-        names = listed([view.label for view in self.waiting])
-        count = len(self.placed)
-        others = f"the {count} other pods are deleted to free their nodes" if count > 1 else "the other pod is deleted to free its node"
-        return f"{names} got no node, so {others}{reasons(self.waiting, brief=True)}"
 
 
 def due(status: TrainingJobStatus, facts: Facts) -> Split | None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from muster.api.status import FINAL_PHASES, Reason
 from muster.api.unchecked import items, mapping, mappings
-from muster.control.store import Store
+from muster.control.job_store import Store
 from muster.operator.metrics import families
 from muster.operator.metrics.families import Family
 from muster_contract.codes import FailureClass

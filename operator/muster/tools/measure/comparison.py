@@ -12,13 +12,13 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
+from muster.acceptance.presets import read_with_preset
 from muster.admission.read import InvalidJobFileError, read_document
 from muster.admission.sentences import problem_of
 from muster.api.base import ApiModel
 from muster.api.job import TrainingJob
 from muster.api.problems import InvalidJobError, Problem
 from muster.api.spec import StrategyName
-from muster.control.presets import read_with_preset
 from muster.local.errors import ConfigurationError, RunError
 from muster.local.overrides import overridden
 from muster.local.session import run_job

@@ -1,4 +1,4 @@
-"""Writes the history of an attempt into an object store: `python -m muster_trainer.checkpoint.history URI FENCE REPLICA`.
+"""Writes the history of an attempt into an object store: `python -m muster_trainer.checkpoint.write_history URI FENCE REPLICA`.
 
 Standard input is a JSON object: name of each file -> its text. The supervisor starts this as a process, because it imports no client of an
 object store. The last line of the output is `written` or the error.

@@ -36,7 +36,7 @@ from muster_contract.history import (
 from muster_contract.reports import TerminationMessage
 from muster_contract.wire import LARGEST_INT, encode
 from muster_trainer.supervisor import image
-from muster_trainer.supervisor.events import Line
+from muster_trainer.supervisor.event_reader import Line
 from muster_trainer.supervisor.processes import die_with_parent
 
 MOST_STEPS = 4096
@@ -187,7 +187,7 @@ class HistoryWriter:
     def _upload(self, environ: dict[str, str], history: str, fence: Fence, name: str, files: dict[str, bytes]) -> None:
         """Writes to an object store, in another process, because a supervisor has the standard library only."""
         upload = subprocess.Popen(
-            [image.python_of(environ, field="image"), "-P", "-m", "muster_trainer.checkpoint.history", history, str(fence), name],
+            [image.python_of(environ, field="image"), "-P", "-m", "muster_trainer.checkpoint.write_history", history, str(fence), name],
             env=image.with_library(environ),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -1,21 +1,18 @@
-"""What a world waits for, as a fact and as a sentence."""
+"""What a world waits for, in words. `facts/waiting.py` has the facts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
 
-from muster.api.status import Member, TrainingJobStatus
+from muster.api.status import TrainingJobStatus
 from muster.lifecycle.facts import gang
 from muster.lifecycle.facts.acknowledging import acknowledging
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.leaving import removed_by_force_at
-from muster.lifecycle.observed import ReplicaPhase, ReplicaView
+from muster.lifecycle.facts.waiting import missing, pending_replicas, silence_due
+from muster.lifecycle.observed import ReplicaView
 from muster.lifecycle.recording.members import running, world_members
 from muster_contract.inputs import amount
-
-_SILENT_SECONDS = 30.0
-"""A pod on a node whose containers have not begun after this time usually pulls a large image, or lacks a volume."""
 
 _NAMED = 3
 
@@ -29,38 +26,23 @@ def waiting_sentence(status: TrainingJobStatus, facts: Facts, *, brief: bool = F
     older = facts.older_than(status.attempt)
     if older:
         return f"{listed([view.name for view in older])} of an older attempt to be gone{_stuck(older, facts)}"
-    absent = [member.label for member in missing(status, facts)]
-    pending = _pending(status, facts)
+    absent = missing(status, facts)
+    pending = pending_replicas(status, facts)
     if pending and not absent and gang.is_waiting(status, facts):
         return f"{gang.sentence(status, facts)}{reasons(pending, brief=brief)}"
     if pending and not absent and all(view.inputs for view in pending) and (fetched := _inputs_sentence(status)):
         return fetched
-    names = listed([*absent, *(view.label for view in pending)]) or "its replicas"
+    names = listed(_in_order_of_ranks(status, [*(member.label for member in absent), *(view.label for view in pending)])) or "its replicas"
     refused = (brief and facts.observed.refusal) or facts.observed.refused
     refusal = f"; the API server refuses to create more: {refused}" if refused else ""
     reason = reasons(pending, brief=brief) or _silence(status, facts)
     return f"{names} ({running(status, facts)} of {len(world_members(status, facts))} run){reason}{refusal}"
 
 
-def silence_due(status: TrainingJobStatus, facts: Facts) -> datetime | None:
-    """When the message says that the containers of a pod on a node have not begun. None if a pod says why it waits.
-
-    The kubelet does not write into the pod that a ConfigMap or Secret is missing, only into Events, which Muster has no right to read.
-    """
-    pending = _pending(status, facts)
-    if reasons(pending, brief=True) or any(view.inputs for view in pending):
-        return None
-    return min((view.placed + timedelta(seconds=_SILENT_SECONDS) for view in pending if view.placed), default=None)
-
-
-def missing(status: TrainingJobStatus, facts: Facts) -> list[Member]:
-    """Members that have no replica now, and should have one. Muster creates an evaluator after the gang has nodes, because it could take a
-    node that the gang needs."""
-    present = {view.replica for view in facts.replicas_of(status.attempt)}
-    members = status.world.members if status.world else ()
-    if gang.is_waiting(status, facts):
-        members = tuple(member for member in members if facts.strategy.is_in_world(member.role))
-    return [member for member in members if not member.succeeded and member.replica not in present]
+def _in_order_of_ranks(status: TrainingJobStatus, labels: Sequence[str]) -> list[str]:
+    """The labels in the order of the world, so that no name moves when the pod of another replica is created."""
+    order = {member.label: rank for rank, member in enumerate(status.world.members if status.world else ())}
+    return sorted(labels, key=lambda label: order.get(label, len(order)))
 
 
 def _silence(status: TrainingJobStatus, facts: Facts) -> str:
@@ -71,10 +53,6 @@ def _silence(status: TrainingJobStatus, facts: Facts) -> str:
         ": its image is still being pulled, or a ConfigMap, Secret or claim that it mounts is missing; "
         f"muster explain {facts.job.metadata.name} says which"
     )
-
-
-def _pending(status: TrainingJobStatus, facts: Facts) -> list[ReplicaView]:
-    return [view for view in facts.trainers(status.attempt) if view.phase is ReplicaPhase.PENDING]
 
 
 def _inputs_sentence(status: TrainingJobStatus) -> str:
@@ -104,3 +82,9 @@ def listed(names: Sequence[str]) -> str:
     """The first few names, and how many more there are."""
     rest = len(names) - _NAMED
     return ", ".join(names[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def requeue_sentence(waiting: Sequence[ReplicaView], placed: int) -> str:
+    """Why a gang gives its nodes back: `waiting` have got none, and `placed` other pods have."""
+    others = f"the {placed} other pods are deleted to free their nodes" if placed > 1 else "the other pod is deleted to free its node"
+    return f"{listed([view.label for view in waiting])} got no node, so {others}{reasons(waiting, brief=True)}"

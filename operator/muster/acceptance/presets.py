@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from muster.acceptance.pod_checks import pod_problems
 from muster.admission.preset import preset_problems
 from muster.admission.read import InvalidJobFileError, read_document, read_job
 from muster.admission.sentences import problem_of
@@ -19,7 +20,6 @@ from muster.api.job import TrainingJob
 from muster.api.preset import TrainingPreset
 from muster.api.problems import InvalidJobError, Problem
 from muster.api.spec import TrainingJobSpec
-from muster.control.pod_checks import pod_problems
 from muster.render.defaults import JobDefaults, written_out
 from muster.render.images import default_images
 from muster.render.merge import MergeError

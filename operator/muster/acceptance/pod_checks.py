@@ -15,7 +15,7 @@ from muster.render.addresses import ClusterAddresses
 from muster.render.defaults import JobDefaults
 from muster.render.images import Images
 from muster.render.manifests import Manifest, render_replica
-from muster.render.objects import render_objects
+from muster.render.strategy_objects import render_objects
 from muster.strategies.registry import strategy_of
 
 _CONTAINER_LISTS = ("containers", "initContainers")
