@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
-from local_cluster.installation import Installation
+from local_cluster.installation import NAMESPACE, RELEASE, Installation
 from tests.chaos.matrix import parametrised
 from tests.cluster.faults import FAULTS, Moment, check_succeeded
+from tests.support.api_server.commands import Muster
 from tests.support.cluster_jobs import ClusterJob, Ground, digits, of_matrix
-from tests.support.outages import answers, kill_operator, wait_for_operator, without_api_server
+from tests.support.outages import answers, kill_operator, operator_pods, wait_for_operator, without_api_server
+from tests.support.waiting import wait_until
 
 KILLS = 8
 Uninterrupted = Callable[[str], ClusterJob]
@@ -85,3 +89,36 @@ def test_a_job_trains_on_while_etcd_restarts(seed: int, ground: Ground, uninterr
     cluster.kill_container("kube-system", etcd["metadata"]["name"], "etcd")
     cluster.wait_until("the API server answers", lambda: answers(cluster), timeout=180)
     check_succeeded(job, like, attempts=1)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(600)
+def test_a_job_that_lost_a_pod_without_an_operator_is_said_to_be_neglected(
+    ground: Ground, muster: Installation, uninterrupted: Uninterrupted
+) -> None:
+    like = uninterrupted("DDP")
+    command = Muster(ground.cluster.kubeconfig, ground.namespace)
+    job = ground.apply(digits("digits", delay=0.4))
+    job.wait_for_step(27)
+    with without_operator(muster):
+        ground.kubectl("delete", "pod", "digits-worker-1", "--force", "--grace-period=0")
+        sentence = "digits: no operator has updated this job for "
+        wait_until(lambda: sentence in command("get").stderr, "get says that no operator updates the job", 120, pause=2)
+        [cause, *_] = json.loads(command("explain", "digits", "--output", "json").stdout)["causes"]
+        assert cause["id"] == "OperatorDown", cause
+        assert "although worker-1 is gone" in cause["sentence"]
+    assert command("get").stderr == ""
+    check_succeeded(job, like, attempts=2, preemption=1)
+
+
+@contextmanager
+def without_operator(muster: Installation) -> Iterator[None]:
+    """No operator runs. It is back at the end."""
+    deployment = (f"deployment/{RELEASE}", "--namespace", NAMESPACE)
+    muster.cluster.kubectl("scale", *deployment, "--replicas=0")
+    muster.cluster.wait_until("no operator runs", lambda: not operator_pods(muster.cluster), timeout=120)
+    try:
+        yield
+    finally:
+        muster.cluster.kubectl("scale", *deployment, "--replicas=1")
+        muster.wait_until_ready()

@@ -19,7 +19,7 @@ ALL_FAILED = 10
 @presets_option
 @click.option("--run-dir", type=click.Path(path_type=Path, file_okay=False), help="Default: runs/<name of the file>.")
 def compare(file: Path, output: Path | None, run_dir: Path | None, presets: Path | None) -> int:
-    """Runs the variants of a job that COMPARE.YAML lists, one after another on this machine.
+    """Runs the variants of a job that COMPARE.YAML lists, in turns on this machine, each of them twice.
 
     Shows their training time, speed-up, efficiency, communication, input stall, memory and loss, as a table and as a page.
 
@@ -34,7 +34,7 @@ def compare(file: Path, output: Path | None, run_dir: Path | None, presets: Path
     directory = run_dir or Path("runs") / file.stem
     try:
         comparison = read_comparison(file, presets)
-        outcomes = list(run_all(comparison, directory, say=lambda text: click.echo(text, err=True)))
+        outcomes = run_all(comparison, directory, say=lambda text: click.echo(text, err=True))
     except RunError as error:
         raise RefusalError(str(error), error.code) from error
     click.echo(f"\n{as_text(comparison_table(outcomes))}")

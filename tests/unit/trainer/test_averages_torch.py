@@ -12,8 +12,9 @@ from torch.nn import functional
 
 from muster_contract.config import COMMON_KEYS
 from muster_contract.errors import UserError
+from muster_trainer import tasks
 from muster_trainer.pytorch.objective import Objective
-from muster_trainer.tasks.averages import WEIGHT, averages
+from muster_trainer.tasks.averages import WEIGHT, averages, samples_checked
 from muster_trainer.tasks.config import read_config
 from muster_trainer.tasks.module import Task
 
@@ -125,6 +126,18 @@ def test_the_gradient_of_unequal_parts_is_that_of_the_whole_batch(form: str, siz
 def test_a_loss_that_cannot_be_computed_in_parts_is_refused_with_what_to_write(form: str, size: int) -> None:
     with pytest.raises(UserError, match=r"module m: loss is not the mean.*Return the value of each sample alone.*or the pair"):
         in_parts(objective(REFUSED[form]), logits(), padded_tokens(), size=size)
+
+
+@pytest.mark.parametrize(("size", "samples"), [(1, 8), (2**21, 8), (2**22, 4), (2**30, 3)])
+def test_fewer_samples_with_large_outputs_are_checked(size: int, samples: int) -> None:
+    assert samples_checked(size) == samples
+
+
+@pytest.mark.parametrize("form", REFUSED)
+def test_a_check_of_few_samples_refuses_the_same_losses(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks.averages, "ELEMENTS_CHECKED", 1)
+    with pytest.raises(UserError, match=r"module m: loss is not the mean"):
+        in_parts(objective(REFUSED[form]), logits(), padded_tokens(), size=10)
 
 
 @pytest.mark.parametrize("form", REFUSED)

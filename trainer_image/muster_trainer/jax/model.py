@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from muster_contract.errors import TrainerError, UserError
-from muster_trainer.tasks.averages import TOLERANCE, TOLERANCE_IN_HALF, WEIGHT, check, values_and_weights
+from muster_trainer.tasks.averages import TOLERANCE, TOLERANCE_IN_HALF, WEIGHT, check, samples_checked, values_and_weights
 from muster_trainer.tasks.batches import read_batch
 from muster_trainer.tasks.module import Task, describe
 
@@ -93,6 +93,8 @@ class Model:
         """Checks with a few `samples` that loss and metrics may be computed in parts. Raises UserError."""
         rows = len(jax.tree.leaves(samples)[0])
         outputs = jax.jit(lambda parameters, inputs: self.outputs(parameters, inputs, None))(parameters, samples[0])
+        rows = min(rows, samples_checked(sum(one.size for one in jax.tree.leaves(outputs)) // rows))
+        outputs, samples = _rows((outputs, samples), slice(0, rows))
         of_loss = jax.jit(jax.grad(self.loss, allow_int=True, has_aux=True))
         of_metrics = jax.jit(self.measure)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,12 +15,13 @@ from muster_trainer.pytorch import precision
 from muster_trainer.pytorch.compat import tree_leaves, tree_map
 from muster_trainer.tasks.averages import (
     NO_ROWS,
-    SAMPLES_CHECKED,
     TOLERANCE,
     TOLERANCE_IN_HALF,
     WEIGHT,
+    are_joined,
     check,
     is_check_due,
+    samples_checked,
     values_and_weights,
 )
 from muster_trainer.tasks.module import Task
@@ -33,6 +34,7 @@ class Objective:
         self.task, self.device = task, device
         self.is_weighted = False
         """Whether the task has returned a loss with weights."""
+        self._tolerance = TOLERANCE_IN_HALF if task.config.precision == "BFloat16" else TOLERANCE
         self._is_due = task.is_checked
         self._checked: Any = None
         """The outputs and the batch of earlier micro-batches, which are too few for the check."""
@@ -56,8 +58,11 @@ class Objective:
     def metric_sums(self, outputs: Any, batch: Any, weights: np.ndarray) -> dict[str, float]:
         """The sums of loss and metrics by name, for `averages`. Raises UserError."""
         outputs = precision.single(outputs)
+        return self._summed({"loss": self._losses(outputs, batch), **self.task.metrics(outputs, batch)}, weights)
+
+    def _summed(self, results: Mapping[str, Any], weights: np.ndarray) -> dict[str, float]:
         sums: dict[str, float] = {}
-        for name, result in {"loss": self._losses(outputs, batch), **self.task.metrics(outputs, batch)}.items():
+        for name, result in results.items():
             total, weight = self._sums(result, weights, name)
             sums[name] = total.double().item()
             if weight is not None:
@@ -104,12 +109,14 @@ class Objective:
         rows = _rows_in(batch)
         if rows == 1:
             return
-        if rows >= SAMPLES_CHECKED:
-            self._checked, self._is_due = None, False
-            outputs, batch = _rows((outputs, batch), slice(0, SAMPLES_CHECKED), of=rows)
-            rows = SAMPLES_CHECKED
-        if not any(_has_rows(one, rows) for one in tree_leaves(outputs)):
+        of_rows = [one for one in tree_leaves(outputs) if _has_rows(one, rows)]
+        if not of_rows:
             raise UserError(f"{self.task.title}: {NO_ROWS}")
+        enough = samples_checked(sum(one.numel() for one in of_rows) // rows)
+        if rows >= enough:
+            self._checked, self._is_due = None, False
+            outputs, batch = _rows((outputs, batch), slice(0, enough), of=rows)
+            rows = enough
         with _random_numbers_kept(self.device), torch.enable_grad():
             self._check_results("loss", lambda part: self._of_loss(*_rows((outputs, batch), part, of=rows)), rows)
             if self.task.test is not None:
@@ -119,18 +126,19 @@ class Objective:
         def sums(part: slice) -> dict[str, float]:
             with torch.no_grad():
                 own = _rows((outputs, batch), part, of=rows)
-                return self.metric_sums(own[0], own[1], np.ones(part.stop - part.start, dtype=np.float32))
+                return self._summed(self.task.metrics(*own), np.ones(part.stop - part.start, dtype=np.float32))
 
         try:
-            names = sums(slice(0, rows))
+            if are_joined(lambda part: [np.asarray(one) for one in sums(part).values()], rows=rows, tolerance=self._tolerance):
+                return
+            names = list(sums(slice(0, rows)))
         except TrainerError:
             return  # the evaluation reports it
-        for name in names.keys() - {"loss", f"loss{WEIGHT}"}:
+        for name in names:
             self._check_results(name, lambda part, name=name: [np.asarray(sums(part)[name])], rows)
 
     def _check_results(self, name: str, results: Any, rows: int) -> None:
-        tolerance = TOLERANCE_IN_HALF if self.task.config.precision == "BFloat16" else TOLERANCE
-        check(self.task.title, name, results, rows=rows, tolerance=tolerance)
+        check(self.task.title, name, results, rows=rows, tolerance=self._tolerance)
 
     def _of_loss(self, outputs: Any, batch: Any) -> Sequence[np.ndarray]:
         """The sum of weights, and the gradients of the sum of losses by the outputs, which show weights that the values hide."""
@@ -139,7 +147,7 @@ class Objective:
         total, weight = self._sums(self._losses(outputs, batch), np.ones(rows, dtype=np.float32), "loss")
         found = torch.autograd.grad(total, leaves, allow_unused=True)
         gradients = [torch.zeros_like(leaf) if one is None else one for one, leaf in zip(found, leaves, strict=True)]
-        return [np.asarray(rows if weight is None else weight.item()), *(one.double().cpu().numpy() for one in gradients)]
+        return [np.asarray(rows if weight is None else weight.item()), *(one.cpu().double().numpy() for one in gradients)]
 
 
 def _detached(one: Any) -> Any:

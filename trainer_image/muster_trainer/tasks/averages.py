@@ -18,7 +18,10 @@ WEIGHT = " weight"
 """The end of the name of a sum of weights, which stands beside the sum of the values: `loss` and `loss weight`."""
 ADDED = "added loss"
 """The name of the losses that layers add."""
-SAMPLES_CHECKED = 8
+SAMPLES_CHECKED, FEWEST_CHECKED = 8, 3
+"""Samples that are checked, and how few if their outputs are large. Two would be cut into equal parts."""
+ELEMENTS_CHECKED = 2**24
+"""Numbers in the outputs of the samples that are checked, so that the check takes no longer than a step."""
 TOLERANCE, TOLERANCE_IN_HALF = 1e-3, 2e-2
 """The largest relative difference that counts as rounding. The other one is for results in 16 bits."""
 
@@ -44,13 +47,19 @@ def is_check_due(step: int) -> bool:
     return step & (step + 1) == 0
 
 
+def samples_checked(size: int) -> int:
+    """How many samples of a batch are checked at most. `size` is how many numbers the outputs of one sample have."""
+    return max(FEWEST_CHECKED, min(SAMPLES_CHECKED, ELEMENTS_CHECKED // max(1, size)))
+
+
 def check(title: str, name: str, results: Results, *, rows: int, tolerance: float) -> None:
     """Raises UserError if the results of `rows` samples are not those of their parts, joined."""
-    if not _are_joined(results, rows, tolerance):
+    if not are_joined(results, rows=rows, tolerance=tolerance):
         raise UserError(f"{title}: {_REFUSALS.get(name, _METRIC_REFUSED).format(name=name)}")
 
 
-def _are_joined(results: Results, rows: int, tolerance: float) -> bool:
+def are_joined(results: Results, *, rows: int, tolerance: float) -> bool:
+    """Whether the results of `rows` samples are those of their parts, joined."""
     cut = max(1, rows // 3)  # unequal parts: halves may be alike
     whole, first, rest = (results(part) for part in (slice(0, rows), slice(0, cut), slice(cut, rows)))
     if all(_is_close(one, _join(*parts), tolerance) for one, *parts in zip(whole, first, rest, strict=True)):

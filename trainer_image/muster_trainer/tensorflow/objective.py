@@ -10,7 +10,17 @@ import numpy as np
 import tensorflow as tf
 
 from muster_contract.errors import TrainerError, UserError
-from muster_trainer.tasks.averages import ADDED, SAMPLES_CHECKED, TOLERANCE, TOLERANCE_IN_HALF, WEIGHT, Results, check, values_and_weights
+from muster_trainer.tasks.averages import (
+    ADDED,
+    SAMPLES_CHECKED,
+    TOLERANCE,
+    TOLERANCE_IN_HALF,
+    WEIGHT,
+    Results,
+    check,
+    samples_checked,
+    values_and_weights,
+)
 from muster_trainer.tasks.batches import read_batch
 from muster_trainer.tasks.module import Task
 from muster_trainer.tensorflow import compat
@@ -96,8 +106,10 @@ class Check:
         except TrainerError:
             return  # the step reports it on all ranks
         batch = tf.nest.map_structure(tf.convert_to_tensor, samples)
-        rows = max(2, len(first))
         outputs = in_float32(self.model(batch[0], training=False))
+        count = max(2, len(first))
+        rows = min(count, samples_checked(sum(int(tf.size(one)) for one in tf.nest.flatten(outputs)) // count))
+        outputs, batch = _rows(outputs, slice(0, rows)), _rows(batch, slice(0, rows))
         self._refuse_variables("loss", self._gradients, outputs, batch)
         self._check("loss", rows, lambda part: self._of_loss(outputs, batch, part))
         self._check_added(batch[0], rows)

@@ -19,11 +19,11 @@ COLOURS = {
     "saving, evaluating": "suspended",
 }
 METHOD = (
-    "The variants ran one after another. Speed-up is the training time of the first variant that succeeded, divided by that of "
-    "this variant. Efficiency is the speed-up divided by the number of processes, relative to that first variant. A step is the "
-    "median over all steps but the first, ± half the width of its 95 % interval. Communication is the share of the steps in which "
-    "a process waited for data from others. If a strategy communicates during its passes, that share cannot be measured, and is "
-    "part of computing. Memory is the peak of the largest process."
+    "The variants ran one after another, and in turns if there are several rounds. Figures are means over the rounds. Speed-up is the "
+    "training time of the first variant that succeeded, divided by that of this variant. Efficiency is the speed-up divided by the number "
+    "of processes, relative to that first variant. A step is the median over all steps but the first, ± half the width of its 95 % "
+    "intervals in all rounds. Communication is the share of the steps in which a process waited for data from others. If a strategy "
+    "communicates during its passes, that share cannot be measured, and is part of computing. Memory is the peak of the largest process."
 )
 
 
@@ -110,7 +110,7 @@ def _fastest(done: Sequence[tuple[str, RunFigures]]) -> Finding:
     alike = [other for other, figures in done if other != name and cost(figures, figures.interval[0]) <= slowest]
     if alike:
         return Finding(
-            f"Too short to tell whether {name} or {' or '.join(alike)} trains fastest: the 95 % intervals of their steps overlap. "
+            f"Too short or too noisy to tell whether {name} or {' or '.join(alike)} trains fastest: the intervals of their steps overlap. "
             "Train for more steps, with nothing else on the machine."
         )
     gain = cost(first, first.step_seconds) / cost(best, best.step_seconds)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from muster.local.overrides import overridden
 from muster.local.session import run_job
 from muster.strategies.registry import strategy_of
 from muster.tools.measure.compare_page import Outcome
-from muster.tools.measure.figures import figures_of
+from muster.tools.measure.figures import figures_of, joined
 from muster.tools.measure.jobs import fits
 from muster.tools.measure.measuring import RecordingDisplay
 from muster.tools.report.history import ReportError
@@ -51,15 +51,19 @@ class ComparisonFile(ApiModel):
 
     job: str = Field(description="Path of the job file, relative to this file.", min_length=1, max_length=4096)
     set: dict[str, Any] = Field(default_factory=dict, description="Fields of the job that all variants override, by their path.")
+    rounds: int = Field(
+        default=2, ge=1, le=100, description="How often each variant runs, in turns, to see how much runs of one variant differ."
+    )
     variants: list[Variant] = Field(description="The ways to run the job, one after another.", min_length=1, max_length=64)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The jobs to run, by variant name, in the order of the file. Each name has a folder of its own."""
+    """The jobs to run, by variant name, in the order of the file. Each name has a folder of its own in each round."""
 
     job_file: Path
     jobs: dict[str, TrainingJob]
+    rounds: int = 1
 
 
 def read_comparison(path: Path, presets: Path | None = None) -> Comparison:
@@ -94,7 +98,7 @@ def read_comparison(path: Path, presets: Path | None = None) -> Comparison:
         except InvalidJobError as error:
             raise InvalidJobFileError(str(path), error.problems, lines=document.lines) from None
         jobs[name] = job
-    return Comparison(job_file, jobs)
+    return Comparison(job_file, jobs, file.rounds)
 
 
 def _job(base: TrainingJob, settings: dict[str, Any], variant: Variant, *, source: str) -> TrainingJob:
@@ -130,21 +134,36 @@ def _folder(name: str) -> str:
     return re.sub(r"[\W_]+", "-", name).strip("-").lower()
 
 
-def run_all(comparison: Comparison, directory: Path, *, say: Callable[[str], None]) -> Iterator[Outcome]:
-    """Runs each variant in a folder of its own below `directory`, which keeps its logs. If a variant fails, the others still run. If the
-    user stops one, the comparison ends with a RunError."""
-    for number, (name, job) in enumerate(comparison.jobs.items(), start=1):
-        say(f"{number} of {len(comparison.jobs)}: {name}")
-        folder = directory / _folder(name)
-        display = RecordingDisplay()
-        try:
-            code = run_job(job, folder, job_file=comparison.job_file, display=display)
-        except ConfigurationError as error:
-            yield Outcome(name, job.spec.strategy, None, str(error))
-            continue
-        if code in (ExitCode.PREEMPTED, ExitCode.PREEMPTED_NOT_SAVED):
-            raise RunError("stopped before all variants ran")
-        yield _outcome(name, job, folder, code, display.lines)
+def run_all(comparison: Comparison, directory: Path, *, say: Callable[[str], None]) -> list[Outcome]:
+    """Runs each variant once in each round, so that a slow time of the machine does not hit one variant alone. Each run has a folder below
+    `directory`, which keeps its logs. If a variant fails, it runs no more, and the others do. If the user stops one, the comparison ends
+    with a RunError."""
+    outcomes: dict[str, list[Outcome]] = {name: [] for name in comparison.jobs}
+    for round_ in range(1, comparison.rounds + 1):
+        for number, (name, job) in enumerate(comparison.jobs.items(), start=1):
+            if any(one.figures is None for one in outcomes[name]):
+                continue
+            say(f"round {round_} of {comparison.rounds}, variant {number} of {len(comparison.jobs)}: {name}")
+            folder = directory / f"round-{round_}" / _folder(name)
+            outcomes[name].append(_run(name, job, folder, job_file=comparison.job_file))
+    return [_joined(every) for every in outcomes.values()]
+
+
+def _run(name: str, job: TrainingJob, folder: Path, *, job_file: Path) -> Outcome:
+    display = RecordingDisplay()
+    try:
+        code = run_job(job, folder, job_file=job_file, display=display)
+    except ConfigurationError as error:
+        return Outcome(name, job.spec.strategy, None, str(error))
+    if code in (ExitCode.PREEMPTED, ExitCode.PREEMPTED_NOT_SAVED):
+        raise RunError("stopped before all variants ran")
+    return _outcome(name, job, folder, code, display.lines)
+
+
+def _joined(outcomes: Sequence[Outcome]) -> Outcome:
+    """The outcome of all runs of a variant: its failure if one failed."""
+    figures = [one.figures for one in outcomes if one.figures]
+    return outcomes[-1] if outcomes[-1].figures is None else replace(outcomes[-1], figures=joined(figures))
 
 
 def _outcome(name: str, job: TrainingJob, folder: Path, code: ExitCode, lines: list[str]) -> Outcome:

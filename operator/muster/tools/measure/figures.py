@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, floor, sqrt
 from statistics import fmean, median
 
@@ -25,7 +25,7 @@ class RunFigures:
     processes: int
     step_seconds: float
     interval: tuple[float, float]
-    """95 % interval of the median, by order statistics."""
+    """95 % interval of the median, by order statistics. Of several runs: from the lowest bound to the highest one."""
     samples_per_second: float
     training_seconds: float
     communication: float | None
@@ -81,6 +81,24 @@ def figures_of(run: Run) -> RunFigures:
         metrics=evaluation.metrics if (evaluation := last_evaluation(history)) else {},
         step_share=stepping / training if training else 0.0,
         step_samples=median(step.samples for step in steady),
+    )
+
+
+def joined(runs: Sequence[RunFigures]) -> RunFigures:
+    """The figures of several runs of one job: means, the largest memory, and the loss and metrics of the last run. The interval contains
+    those of all runs, because runs of one job differ by more than the steps of one run show."""
+    last = runs[-1]
+    shares = [run.communication for run in runs if run.communication is not None]
+    return replace(
+        last,
+        step_seconds=fmean(run.step_seconds for run in runs),
+        interval=(min(run.interval[0] for run in runs), max(run.interval[1] for run in runs)),
+        samples_per_second=fmean(run.samples_per_second for run in runs),
+        training_seconds=fmean(run.training_seconds for run in runs),
+        communication=fmean(shares) if shares else None,
+        input_stall=fmean(run.input_stall for run in runs),
+        peak_bytes=max((run.peak_bytes for run in runs if run.peak_bytes is not None), default=None),
+        step_share=fmean(run.step_share for run in runs),
     )
 
 

@@ -11,7 +11,7 @@ from muster.api.problems import InvalidJobError
 from muster.local.errors import RunError
 from muster.tools.measure.compare_page import Outcome, comparison_page, comparison_table, findings
 from muster.tools.measure.comparison import read_comparison
-from muster.tools.measure.figures import RunFigures, interval_of_median
+from muster.tools.measure.figures import RunFigures, interval_of_median, joined
 from muster.tools.measure.measuring import RecordingDisplay
 from muster.tools.report.page import as_html, as_text
 from tests.support.texts import absent
@@ -35,6 +35,7 @@ def test_each_variant_is_the_job_with_the_fields_of_the_variant() -> None:
         ("- variants", "is not a comparison"),
         ("variants: [{workers: 2}]", r"variants\[0\].workers: is not a field"),
         ("variants: [{}, {}]", r"variants\[1\].name: .* another variant"),
+        ("rounds: 0\nvariants: [{}]", r"rounds: "),
         ("variants: []", "variants: must not be empty$"),
         ("variants: [{name: a b}, {name: A-b}]", r"variants\[1\].name: 'A-b' and 'a b' would share the folder a-b"),
         (r'variants: [{name: "a\e[2J"}]', r"variants\[0\].name: 'a\\x1b\[2J' has a character that does not print"),
@@ -119,10 +120,24 @@ def test_the_steps_decide_which_variant_is_fastest_and_not_the_pauses_between_th
 
 def test_no_variant_is_fastest_if_the_intervals_of_the_steps_overlap() -> None:
     one, other = figures(1, 20.0, 0.0), figures(1, 20.3, 0.0)
-    assert verdict(one, other).startswith("Too short to tell whether a or b")
-    assert verdict(other, one).startswith("Too short to tell whether b or a")
+    assert verdict(one, other).startswith("Too short or too noisy to tell whether a or b")
+    assert verdict(other, one).startswith("Too short or too noisy to tell whether b or a")
     assert verdict(one, other, figures(1, 10.0, 0.0)).startswith("c trains fastest")
     assert "do not report" in verdict(one, replace(other, step_seconds=0.0))
+
+
+def test_a_difference_that_another_round_does_not_show_is_no_result() -> None:
+    """The same job twice, while other work slowed the machine down in three of four runs."""
+    slow, fast = figures(1, 84.0, 0.0), figures(1, 16.0, 0.0)
+    assert verdict(slow, fast).startswith("b trains fastest")
+    assert verdict(joined([slow, fast]), joined([fast, slow])).startswith("Too short or too noisy")
+    assert verdict(joined([slow, slow]), joined([fast, fast])).startswith("b trains fastest: 160 ms a step, 5.25 times")
+
+
+def test_the_figures_of_several_rounds_are_means_and_their_interval_contains_all() -> None:
+    both = joined([figures(2, 10.0, 0.2, accuracy=0.5), figures(2, 20.0, None, accuracy=0.5)])
+    assert (both.training_seconds, both.communication, both.metrics) == (15.0, 0.2, {"accuracy": 0.5})
+    assert both.interval == (10.0 / 101, 20.0 / 99)
 
 
 def test_the_parts_of_the_training_time_add_up() -> None:
