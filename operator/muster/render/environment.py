@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import floor
@@ -10,9 +10,12 @@ from math import floor
 from muster.api import grace
 from muster.api.job import TrainingJob
 from muster.api.spec import JobInput, RoleName, TrainingJobSpec
+from muster.render.defaults import JobDefaults
+from muster.render.images import Images
 from muster.render.trainer import checkpoint_directory, trainer_spec
 from muster.strategies import accelerators
 from muster.strategies.base import Addresses, ReplicaPlan, Strategy, WorldPlan
+from muster.strategies.registry import strategy_of
 from muster_contract.checkpoint_layout import TENSORBOARD
 from muster_contract.environment import variables
 from muster_contract.inputs import input_variables
@@ -53,25 +56,35 @@ class Plans:
     """The whole world and its spares."""
 
 
+@dataclass(frozen=True)
+class Rendering:
+    """What the pods of one attempt of a job have in common."""
+
+    job: TrainingJob
+    plans: Plans
+    attempt: int
+    addresses: Addresses
+    images: Images
+    """The images of the installation, with those of the `defaults`."""
+    coordinator: Coordinator | None = None
+    defaults: Sequence[JobDefaults] = ()
+    """Their templates are merged into a pod in their order, and then the user's."""
+
+    @property
+    def strategy(self) -> Strategy:
+        return strategy_of(self.job.spec.strategy)
+
+
 def uid_of(job: TrainingJob) -> str:
     return job.metadata.uid or NOT_APPLIED_UID
 
 
-def environment_of(
-    job: TrainingJob,
-    replica: ReplicaPlan,
-    *,
-    strategy: Strategy,
-    plans: Plans,
-    attempt: int,
-    addresses: Addresses,
-    coordinator: Coordinator | None,
-    standby: bool = False,
-) -> dict[str, str]:
+def environment_of(of: Rendering, replica: ReplicaPlan, *, standby: bool = False) -> dict[str, str]:
     """Every variable of a replica's trainer container, except the name and uid of the pod.
 
     A stand-by replica (`standby`) gets the variables of its world later, in the reply to a report.
     """
+    job, strategy, plans, coordinator = of.job, of.strategy, of.plans, of.coordinator
     directory = checkpoint_directory(job, CLAIM_PATH)
     grace_seconds = grace.seconds(job.spec, job.status)
     spec = trainer_spec(job.spec, directory, processes=plans.whole.size, grace_seconds=grace_seconds)
@@ -95,9 +108,9 @@ def environment_of(
         objects=OBJECTS_PATH if strategy.objects else None,
     )
     if standby:
-        world = _of_attempt(replica, attempt)
+        world = _of_attempt(replica, of.attempt)
     else:
-        world = world_environment(job.spec, replica, strategy=strategy, plan=plans.world, attempt=attempt, addresses=addresses)
+        world = world_environment(job.spec, replica, strategy=strategy, plan=plans.world, attempt=of.attempt, addresses=of.addresses)
     inputs = input_variables(each.name for each in inputs_of(job.spec, replica.role))
     launcher = {strategy.launcher_grace: str(grace_seconds)} if strategy.launcher_grace else {}
     return {**env, **inputs, **world, **launcher, **_defaults(job, replica)}

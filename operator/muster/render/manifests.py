@@ -12,7 +12,7 @@ from muster.api.job import TrainingJob
 from muster.api.spec import RoleName, TrainingJobSpec
 from muster.api.status import World as WorldStatus
 from muster.render.defaults import JobDefaults, images_with
-from muster.render.environment import Coordinator, Plans, world_environment
+from muster.render.environment import Coordinator, Plans, Rendering, world_environment
 from muster.render.filling import fill
 from muster.render.gang import SCHEDULERS, joined, priority_class_of
 from muster.render.images import Images
@@ -37,23 +37,9 @@ def render(
 
     Raises InvalidJobError for problems that only rendering shows, such as a template that cannot be merged.
     """
-    strategy = strategy_of(job.spec.strategy)
-    plan = strategy.plan(job.spec)
-    plans, images = Plans(whole=plan, world=plan, pool=plan), images_with(images, defaults)
-    pods = [
-        pod_of(
-            job,
-            replica,
-            strategy=strategy,
-            plans=plans,
-            attempt=attempt,
-            addresses=addresses,
-            images=images,
-            coordinator=coordinator,
-            defaults=defaults,
-        )
-        for replica in plan.replicas
-    ]
+    plan = strategy_of(job.spec.strategy).plan(job.spec)
+    rendering = Rendering(job, Plans(plan, plan, plan), attempt, addresses, images_with(images, defaults), coordinator, defaults)
+    pods = [pod_of(rendering, replica) for replica in plan.replicas]
     return [*render_objects(job, plan, addresses), render_service(job, addresses), *pods]
 
 
@@ -78,23 +64,12 @@ def render_replica(
     grows with the number of replicas. Raises LookupError if the job has no such replica, and InvalidJobError if a template cannot be
     merged.
     """
-    strategy = strategy_of(job.spec.strategy)
     plans = plans or plans_of(job)
     replica = _replica_of(job, plans.pool if standby else plans.world, role, index)
-    pod = pod_of(
-        job,
-        replace(replica, ports={}) if standby else replica,
-        strategy=strategy,
-        plans=plans,
-        attempt=attempt,
-        addresses=addresses,
-        images=images_with(images, defaults),
-        coordinator=coordinator,
-        defaults=defaults,
-        standby=standby,
-    )
+    rendering = Rendering(job, plans, attempt, addresses, images_with(images, defaults), coordinator, defaults)
+    pod = pod_of(rendering, replace(replica, ports={}) if standby else replica, standby=standby)
     scheduler = SCHEDULERS.get(job.status.gang_scheduler or "")
-    if scheduler is None or not strategy.is_in_world(role):
+    if scheduler is None or not rendering.strategy.is_in_world(role):
         return pod
     if priority_class is None:
         priority_class = priority_class_of(job, defaults)

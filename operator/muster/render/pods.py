@@ -26,7 +26,6 @@ from muster.api.problems import InvalidJobError, Problem
 from muster.api.quantity import with_more_mib
 from muster.api.spec import Role, RoleName
 from muster.render.addresses import suffixes_of
-from muster.render.defaults import JobDefaults
 from muster.render.environment import (
     CLAIM_PATH,
     CODE_PATH,
@@ -34,8 +33,7 @@ from muster.render.environment import (
     OBJECTS_PATH,
     STATE_PATH,
     TOKEN_PATH,
-    Coordinator,
-    Plans,
+    Rendering,
     environment_of,
     uid_of,
 )
@@ -45,7 +43,7 @@ from muster.render.inputs import fetcher_of, with_fetcher
 from muster.render.merge import MergeError, strategic_merge
 from muster.render.template_hash import template_hash_of
 from muster.render.trainer import COPY_SUPERVISOR, SUPERVISOR_PATH, command_of, fetcher_image, image_of, memory_of
-from muster.strategies.base import Addresses, Placement, ReplicaPlan, Strategy, host_name
+from muster.strategies.base import Placement, ReplicaPlan, Strategy, host_name
 from muster.strategies.registry import is_reserved_env
 from muster_contract.environment import MEMORY_REQUEST, NAMES
 from muster_contract.inputs import FETCHER
@@ -96,31 +94,31 @@ def owner_of(job: TrainingJob) -> dict[str, Any] | None:
     return {**reference, "controller": True, "blockOwnerDeletion": True}
 
 
-def pod_of(
-    job: TrainingJob,
-    replica: ReplicaPlan,
-    *,
-    strategy: Strategy,
-    plans: Plans,
-    attempt: int,
-    addresses: Addresses,
-    images: Images,
-    coordinator: Coordinator | None,
-    defaults: Sequence[JobDefaults] = (),
-    standby: bool = False,
-) -> dict[str, Any]:
-    """The manifest of one replica's pod. The templates of the `defaults` are merged into it in their order, and then the user's.
+def pod_of(of: Rendering, replica: ReplicaPlan, *, standby: bool = False) -> dict[str, Any]:
+    """The manifest of one replica's pod. Raises InvalidJobError if a template cannot be merged."""
+    job, role = of.job, replica.role
+    pod = _with_templates(_filled(of, replica, standby=standby), of, role)
+    memory, topology = memory_of(job.spec, of.strategy), job.spec.scheduling.topology
+    if memory and memory.size_mib:
+        pod = _with_memory(pod, memory.size_mib)
+    node_cache = next((each.node_cache for each in of.defaults if each.node_cache), None)
+    pod = with_fetcher(_with_like_resources(pod), job, role, node_cache=node_cache)
+    pod = _avoiding(pod, [node.name for node in job.status.avoided_nodes])
+    pod = _excluding(pod, sorted({each.node for each in job.status.orphaned if each.node})[:MOST_EXCLUDED])
+    if standby and job.spec.recovery.spares:
+        pod = _apart(pod, job)
+    return _packed(pod, job, topology.pack) if topology and of.strategy.is_in_world(role) else pod
 
-    Raises InvalidJobError if a template cannot be merged.
-    """
+
+def _filled(of: Rendering, replica: ReplicaPlan, *, standby: bool) -> dict[str, Any]:
+    """The pod without the templates of the user and of the `defaults`."""
+    job, strategy, addresses = of.job, of.strategy, of.addresses
     suffix = None if standby else suffixes_of(job).get((replica.role, replica.index))
-    environment = environment_of(
-        job, replica, strategy=strategy, plans=plans, attempt=attempt, addresses=addresses, coordinator=coordinator, standby=standby
-    )
+    image = of.images.trainers[strategy.framework.name]
     role = job.spec.roles.get(replica.role) or Role()
     placement = strategy.placement(job.spec, replica.role)
     storage, code, memory = job.spec.checkpoint.storage, job.spec.trainer.code, memory_of(job.spec, strategy)
-    pod = fill(
+    return fill(
         "pod.yaml.j2",
         name=pod_name(job, replica.role, replica.index, suffix),
         namespace=job.metadata.namespace,
@@ -129,8 +127,8 @@ def pod_of(
             "app.kubernetes.io/component": replica.role,
             ROLE_LABEL: replica.role,
             INDEX_LABEL: str(replica.index),
-            ATTEMPT_LABEL: str(attempt),
-            TEMPLATE_HASH_LABEL: template_hash_of(job.spec, defaults),
+            ATTEMPT_LABEL: str(of.attempt),
+            TEMPLATE_HASH_LABEL: template_hash_of(job.spec, of.defaults),
             **({STANDBY_LABEL: "true"} if standby else {}),
         },
         owner=owner_of(job),
@@ -140,13 +138,13 @@ def pod_of(
         priority_class_name=job.spec.scheduling.priority_class_name,
         node_selector=dict(placement.node_selector),
         container=TRAINER_CONTAINER,
-        image=image_of(job, images.trainers[strategy.framework.name]),
+        image=image_of(job, image),
         supervised=job.spec.trainer.supervised,
-        supervisor=_supervisor(job, images),
-        inputs=fetcher_of(job, replica.role, image=fetcher_image(job, images.trainers[strategy.framework.name])),
+        supervisor=_supervisor(job, of.images),
+        inputs=fetcher_of(job, replica.role, image=fetcher_image(job, image)),
         command=command_of(job.spec.trainer),  # `$(NAME)` in a user's command is for the kubelet to expand
         environment=[
-            *({"name": name, "value": _literal(value)} for name, value in environment.items()),
+            *({"name": name, "value": _literal(value)} for name, value in environment_of(of, replica, standby=standby).items()),
             *_POD_IDENTITY,
             *([_NODE] if memory else ()),
             *([_MEMORY_REQUEST] if memory and memory.size_mib is None else ()),
@@ -161,30 +159,26 @@ def pod_of(
         code_config_map=code.config_map.name if code else None,
         code_path=CODE_PATH,
         code_source_path=CODE_SOURCE_PATH,
-        token_path=TOKEN_PATH if coordinator else None,
+        token_path=TOKEN_PATH if of.coordinator else None,
         objects=[
             (f"object-{extra.name}", extra.kind, object_name(job, extra.name), f"{OBJECTS_PATH}/{extra.name}")
-            for extra in (strategy.objects(job.spec, plans.whole, addresses) if strategy.objects else ())
+            for extra in (strategy.objects(job.spec, of.plans.whole, addresses) if strategy.objects else ())
             if extra.is_for(replica.role)
         ],
     )
+
+
+def _with_templates(pod: dict[str, Any], of: Rendering, role: RoleName) -> dict[str, Any]:
+    """The pod with the templates of the `defaults` merged into it, and then the user's."""
+    own = (of.job.spec.roles.get(role) or Role()).template
     templates = [
-        (template, partial(_problem_below, each.problem, path)) for each in defaults for path, template in each.templates_of(replica.role)
+        *((template, partial(_problem_below, each.problem, path)) for each in of.defaults for path, template in each.templates_of(role)),
+        (own, partial(_problem_below, Problem, f"spec.roles.{role}.template")),
     ]
-    templates.append((role.template, partial(_problem_below, Problem, f"spec.roles.{replica.role}.template")))
     rendered = pod
     for template, problem in templates:
-        pod = _with_template(pod, template, problem, rendered=rendered, strategy=strategy)
-    if memory and memory.size_mib:
-        pod = _with_memory(pod, memory.size_mib)
-    node_cache = next((each.node_cache for each in defaults if each.node_cache), None)
-    pod = with_fetcher(_with_like_resources(pod), job, replica.role, node_cache=node_cache)
-    pod = _avoiding(pod, [node.name for node in job.status.avoided_nodes])
-    pod = _excluding(pod, sorted({each.node for each in job.status.orphaned if each.node})[:MOST_EXCLUDED])
-    if standby and job.spec.recovery.spares:
-        pod = _apart(pod, job)
-    topology = job.spec.scheduling.topology
-    return _packed(pod, job, topology.pack) if topology and strategy.is_in_world(replica.role) else pod
+        pod = _with_template(pod, template, problem, rendered=rendered, strategy=of.strategy)
+    return pod
 
 
 def _supervisor(job: TrainingJob, images: Images) -> dict[str, Any] | None:

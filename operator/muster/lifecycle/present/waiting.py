@@ -32,7 +32,7 @@ def waiting_sentence(status: TrainingJobStatus, facts: Facts, *, brief: bool = F
         return f"{gang.sentence(status, facts)}{reasons(pending, brief=brief)}"
     if pending and not absent and all(view.inputs for view in pending) and (fetched := _inputs_sentence(status)):
         return fetched
-    names = listed(_in_order_of_ranks(status, [*(member.label for member in absent), *(view.label for view in pending)])) or "its replicas"
+    names = listed(_in_order_of_ranks(status, [*(each.label for each in absent), *(each.label for each in pending)])) or "its replicas"
     refused = (brief and facts.observed.refusal) or facts.observed.refused
     refusal = f"; the API server refuses to create more: {refused}" if refused else ""
     reason = reasons(pending, brief=brief) or _silence(status, facts)
