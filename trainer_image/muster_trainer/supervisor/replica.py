@@ -125,7 +125,9 @@ class Replica:
         self._listener = listener
         self._history = history
         self._survivors = survivors
-        self._state = RunState(first_rank=launches[0].rank)
+        # What a program of the role starts may have any rank of the world.
+        runs_program = not spec.is_bundled and spec.program_of(replica.role, replica.index) is not None
+        self._state = RunState(first_rank=None if runs_program else launches[0].rank)
         self._commit_reasons: set[CommitReason] = set()
         """The reasons of commits since the stop request, and Stop and Final of earlier commits."""
         self._completed: set[int] = set()

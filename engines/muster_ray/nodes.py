@@ -1,0 +1,299 @@
+"""The programs of the roles. The head starts Ray's control service and then the user's program. A worker starts a raylet.
+
+Both end as soon as `ray start` ends, because it ends when one of its servers does. Muster then restarts the whole world.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+
+from muster_contract.codes import SIGNAL_BASE, ExitCode
+from muster_contract.environment import EVENTS_FD, NAMES, RANK, ReplicaEnvironment
+from muster_contract.errors import BadConfiguration, PeerLost
+from muster_contract.events import Activity
+from muster_contract.trainer_spec import TrainerSpec
+from muster_ray.layout import ADDRESS, FLAGS, HEAD, JOIN_SECONDS, JOIN_SECONDS_SETTING, NODES, SETTINGS, TOKEN, TOKEN_ENTRY, WORKER_PORTS
+from muster_trainer.host.events import Events
+from muster_trainer.host.stopping import StopRequest
+from muster_trainer.host.user_program import check_script, command_words, script_words
+
+LOOK_SECONDS = 0.1
+CONNECT_SECONDS = 1.0
+ECHO_SECONDS = 2.0
+"""How long after the program's failure a server of Ray may take to show that it was the cause."""
+TAIL_LINES, LONGEST_TAIL = 3, 600
+SLOW_START = "timed out during startup"
+"""What `ray start` prints if a raylet takes longer than 30 s, as on a machine with much other work. It is then started again."""
+WRONG_FLAGS = 2
+"""The exit code of `ray start` for a flag that it does not know."""
+CALLBACKS = "muster_ray.train.Controller,muster_ray.train.Worker"
+_ENDED = re.compile(r"-- (\w+) \[exit code=(-?\d+)\]")
+_TEMPORARY = Path("/tmp")  # a path of Ray's sockets has at most 107 bytes, so that a run directory is too long
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where this node is. `local` means that all nodes are on this machine."""
+
+    role: str
+    index: int
+    gcs: str
+    own: str | None
+    """The address of this node. None: Ray finds it out."""
+    local: bool
+
+    @classmethod
+    def of(cls, replica: ReplicaEnvironment, address: str) -> Place:
+        """Raises BadConfiguration if the variable of the address is missing."""
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal():
+            raise BadConfiguration(f"{ADDRESS}: {address!r} is no address; Muster sets it, so remove it from your own variables")
+        if not _is_loopback(host):
+            return cls(replica.role, replica.index, address, None, local=False)
+        # Ray replaces 127.0.0.1 by an address of the network, and keeps the other addresses of the loopback interface.
+        first = ip_address("127.0.0.2")
+        number = 0 if replica.role == HEAD else 1 + replica.index
+        return cls(replica.role, replica.index, f"{first}:{port}", str(first + number), local=True)
+
+    def words(self, flags: str, folder: Path) -> list[str]:
+        """The command that starts this node and waits for its end."""
+        words = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *shlex.split(flags)]
+        if self.role == HEAD:
+            words += ["--head", "--no-monitor", f"--temp-dir={folder}"]
+        else:
+            words.append(f"--address={self.gcs}")
+        if self.own is not None:
+            words.append(f"--node-ip-address={self.own}")
+        first, last = (0, 0) if self.local else WORKER_PORTS
+        return [*words, f"--min-worker-port={first}", f"--max-worker-port={last}"]
+
+
+def message_of(log: str) -> str:
+    """What the output of `ray start` says about its end: the servers that have ended, or else its last lines."""
+    if ended := _ENDED.findall(log):
+        return ", ".join(f"{name} with exit code {code}" for name, code in ended)
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    return " ".join(lines[-TAIL_LINES:])[-LONGEST_TAIL:]
+
+
+class Node:
+    """The servers of Ray on this node: a child that ends when one of them ends."""
+
+    def __init__(self, place: Place, replica: ReplicaEnvironment, environ: Mapping[str, str]) -> None:
+        self._place = place
+        self._environ = dict(environ)
+        self._log = replica.state_dir / f"ray-start-{replica.attempt}.log"
+        self._folder = _TEMPORARY / f"muster-ray-{replica.job_uid[:8]}-{replica.attempt}"
+        if place.role == HEAD:
+            for earlier in _TEMPORARY.glob(f"muster-ray-{replica.job_uid[:8]}-*"):
+                shutil.rmtree(earlier, ignore_errors=True)
+        self.process = self._started()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        words = self._place.words(self._environ.get(FLAGS, ""), self._folder)
+        with self._log.open("wb") as log:
+            return subprocess.Popen(words, env=self._environ, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+
+    def check(self) -> None:
+        """Raises PeerLost if a server has ended, with the end of what it printed, and BadConfiguration if a flag is wrong."""
+        if (code := self.process.poll()) is None:
+            return
+        message = message_of(self._log.read_text(errors="replace"))
+        if code == WRONG_FLAGS:
+            raise BadConfiguration(
+                f"ray start does not take its flags ({message}); correct spec.trainer.config.{SETTINGS}.{self._place.role}"
+            )
+        if SLOW_START not in message:
+            raise PeerLost(f"a server of Ray on this node has ended: {message or f'ray start ended with exit code {code}'}")
+        self.process = self._started()
+
+    def close(self) -> None:
+        """Ends `ray start`. The supervisor ends what it leaves behind."""
+        with suppress(OSError):
+            self.process.kill()
+        self.process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class Cluster:
+    """The control service of the cluster, as far as the head asks it."""
+
+    def __init__(self, gcs: str) -> None:
+        from ray._raylet import GcsClient
+
+        self._client = GcsClient(address=gcs)
+
+    def nodes(self) -> int:
+        """The number of nodes that are alive."""
+        return sum(1 for node in self._client.get_all_node_info(timeout=CONNECT_SECONDS).values() if node.state == 0)
+
+    def has_driver(self) -> bool:
+        """Whether a program has connected to this cluster."""
+        return bool(self._client.get_all_job_info(timeout=CONNECT_SECONDS))
+
+
+def head(spec: TrainerSpec, events: Events, stop: StopRequest) -> int:
+    """Runs the cluster's head and the user's program. Its exit code is the result."""
+    stop.training = True
+    replica, environ = _prepared()
+    place = Place.of(replica, environ[ADDRESS])
+    words = _program(spec, environ)
+    node = Node(place, replica, environ)
+    try:
+        cluster = _joined(place, node, spec, stop, expected=int(environ.get(NODES, "1")))
+        if cluster is None:
+            return ExitCode.PREEMPTED
+        events.phase(Activity.TRAINING)
+        return _driven(words, {**environ, "RAY_TRAIN_CALLBACKS": CALLBACKS}, node, cluster, stop)
+    finally:
+        node.close()
+
+
+def worker(spec: TrainerSpec, events: Events, stop: StopRequest) -> int:
+    """Runs a raylet until it ends or Muster ends it."""
+    stop.training = True
+    replica, environ = _prepared()
+    place = Place.of(replica, environ[ADDRESS])
+    if not _until(lambda: _answers(place.gcs), stop, seconds=_join_seconds(spec)):
+        if stop.requested:
+            return ExitCode.PREEMPTED
+        raise PeerLost(f"the head of the Ray cluster did not answer at {place.gcs} for {_join_seconds(spec):g} s; {_INSTEAD}")
+    node = Node(place, replica, environ)
+    events.phase(Activity.TRAINING)
+    try:
+        while not stop.requested:
+            node.check()
+            time.sleep(LOOK_SECONDS)
+        return ExitCode.PREEMPTED_NOT_SAVED
+    finally:
+        node.close()
+
+
+_INSTEAD = f"look at its log, or write more seconds into trainer.config.{JOIN_SECONDS_SETTING}"
+
+
+def _prepared() -> tuple[ReplicaEnvironment, dict[str, str]]:
+    """The replica, and the environment of Ray's servers and of the user's program. Raises BadConfiguration if the image has no Ray.
+
+    A process that Ray starts is a world of its own, until Ray Train gives it a rank (`train.Controller`).
+    """
+    if importlib.util.find_spec("ray") is None:
+        raise BadConfiguration("the image has no Python package ray; use a trainer image for Ray, or install ray[train] in yours")
+    replica = ReplicaEnvironment.from_environment(os.environ)
+    place = Place.of(replica, os.environ.get(ADDRESS, ""))
+    if replica.objects is not None:
+        os.environ["RAY_AUTH_TOKEN_PATH"] = str(replica.objects / TOKEN / TOKEN_ENTRY)
+    alone = {RANK: "0", NAMES["first_rank"]: "0", NAMES["world_size"]: "1", ADDRESS: place.gcs}
+    return replica, {**{name: value for name, value in os.environ.items() if name != EVENTS_FD}, **alone}
+
+
+def _program(spec: TrainerSpec, environ: Mapping[str, str]) -> list[str]:
+    """The words of the user's program. Raises BadConfiguration if it cannot be started."""
+    if spec.command is not None:
+        return list(command_words(spec.command, environ))
+    if spec.script is None:
+        raise BadConfiguration(f"spec.trainer.{spec.entry_point}: Ray runs a program of your own; write script or command")
+    words = script_words(spec.script, environ)
+    check_script(Path(words[0]), parses=True)
+    return [sys.executable, *words]
+
+
+def _joined(place: Place, node: Node, spec: TrainerSpec, stop: StopRequest, *, expected: int) -> Cluster | None:
+    """Waits until all nodes have joined. None after a request to stop. Raises PeerLost after the deadline."""
+    deadline = time.monotonic() + _join_seconds(spec)
+    cluster, count = None, 0
+    while time.monotonic() < deadline and not stop.requested:
+        node.check()
+        if cluster is None and _answers(place.gcs):
+            cluster = Cluster(place.gcs)
+        with suppress(Exception):  # errors of Ray have no common type, and the service may not answer yet
+            count = cluster.nodes() if cluster is not None else 0
+        if cluster is not None and count >= expected:
+            return cluster
+        time.sleep(LOOK_SECONDS)
+    if stop.requested:
+        return None
+    raise PeerLost(f"{count} of {expected} Ray nodes joined in {_join_seconds(spec):g} s; {_INSTEAD}")
+
+
+def _driven(words: list[str], environ: Mapping[str, str], node: Node, cluster: Cluster, stop: StopRequest) -> int:
+    """Runs the user's program to its end, and returns its code. Raises PeerLost if Ray ends before."""
+    driver = subprocess.Popen(words, env=dict(environ), stdin=subprocess.DEVNULL)
+    asked = False
+    try:
+        while driver.poll() is None:
+            node.check()
+            if stop.requested and not asked:
+                asked = True
+                driver.send_signal(signal.SIGTERM)
+            time.sleep(LOOK_SECONDS)
+    finally:
+        if driver.poll() is None:
+            driver.kill()
+            driver.wait()
+    if driver.returncode == 0:
+        return ExitCode.PREEMPTED_NOT_SAVED if asked else _completed(cluster)
+    if asked:
+        return ExitCode.PREEMPTED_NOT_SAVED
+    _until(lambda: node.process.poll() is not None, stop, seconds=ECHO_SECONDS)
+    node.check()
+    code = driver.returncode if driver.returncode > 0 else SIGNAL_BASE - driver.returncode
+    return ExitCode.USER_ERROR if code in set(ExitCode) else code
+
+
+def _completed(cluster: Cluster) -> ExitCode:
+    """COMPLETED if the program has used this cluster. Raises BadConfiguration otherwise: it has trained elsewhere, on the head alone."""
+    used = True
+    with suppress(Exception):  # a service that does not answer now has been used
+        used = cluster.has_driver()
+    if not used:
+        raise BadConfiguration(
+            "the program ended without a connection to the job's Ray cluster; call ray.init() without an address, because "
+            f"{ADDRESS} has it, and without num_cpus"
+        )
+    return ExitCode.COMPLETED
+
+
+def _until(is_so: Callable[[], bool], stop: StopRequest, *, seconds: float) -> bool:
+    """Waits until something is so. False after the time, or after a request to stop."""
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        if time.monotonic() > deadline or stop.requested:
+            return False
+        time.sleep(LOOK_SECONDS)
+    return True
+
+
+def _answers(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+    except OSError:
+        return False
+    return True
+
+
+def _join_seconds(spec: TrainerSpec) -> float:
+    seconds = spec.config.get(JOIN_SECONDS_SETTING, JOIN_SECONDS)
+    return float(seconds) if isinstance(seconds, int | float) else JOIN_SECONDS
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,136 @@
+"""Jobs of the strategy Ray: real clusters on this machine. Whatever is killed, the job goes on from its newest commit, to the bit."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.support.local_jobs import LocalJob, finish, job
+from tests.support.waiting import wait_until
+
+pytest.importorskip("ray")
+REPOSITORY = Path(__file__).parents[2]
+STEPS = 60
+SMALL = {"object-store-memory": 80_000_000, "include-log-monitor": "false"}
+PLAIN = f'''
+"""Adds numbers that tasks of Ray compute. Its steps take time in its first attempt only."""
+import json, time
+import ray, muster_training as muster
+
+@ray.remote
+def term(step):
+    return step * 0.37 % 1
+
+ray.init()
+place, done, value = muster.environment(), 0, 1.0
+print("driver is rank", place.rank, "of", place.world, "on", len(ray.nodes()), "nodes", flush=True)
+if found := muster.latest():
+    done, value = found.step, json.loads((found / "value.json").read_text())
+while done < {STEPS}:
+    time.sleep(0 if place.attempt else 0.2)
+    done += 1
+    value = (value * 1.37 + ray.get(term.remote(done))) % 97
+    muster.report(step=done, total={STEPS}, loss=value)
+    if done % 5 == 0:
+        with muster.checkpoint(done) as folder:
+            (folder / "value.json").write_text(json.dumps(value))
+'''
+
+
+def expected() -> dict[int, str]:
+    """The loss of each step of an undisturbed run."""
+    value, losses = 1.0, {}
+    for step in range(1, STEPS + 1):
+        value = (value * 1.37 + step * 0.37 % 1) % 97
+        losses[step] = value.hex()
+    return losses
+
+
+def ray_job(script: str, *, config: dict[str, Any] | None = None, slots: int = 1, **spec: Any) -> dict[str, Any]:
+    settings = {"rayStartParams": {"head": SMALL, "worker": SMALL}, **(config or {})}
+    document = job(strategy="Ray", trainer={"script": script, "config": settings}, **spec)
+    document["spec"]["roles"] = {"worker": {"replicas": 1, "processesPerReplica": slots}}
+    return document
+
+
+def below(run: LocalJob, replica: str) -> list[psutil.Process]:
+    return psutil.Process(run.supervisor_of(replica)).children(recursive=True)
+
+
+def named(run: LocalJob, replica: str, text: str) -> int:
+    """The process of a replica whose program or first arguments have this text."""
+    return next(each.pid for each in below(run, replica) if any(text in word for word in each.cmdline()[:3]))
+
+
+VICTIMS: dict[str, Callable[[LocalJob], int]] = {
+    "raylet": lambda run: named(run, "worker-0", "raylet/raylet"),
+    "control service": lambda run: named(run, "head-0", "gcs_server"),
+    "driver": lambda run: named(run, "head-0", "plain.py"),
+    "worker pod": lambda run: run.supervisor_of("worker-0"),
+    "head pod": lambda run: run.supervisor_of("head-0"),
+}
+
+
+@pytest.mark.parametrize("victim", ["raylet", *(pytest.param(name, marks=pytest.mark.thorough) for name in VICTIMS if name != "raylet")])
+def test_a_job_of_ray_goes_on_from_its_commit_after_the_loss_of_a(victim: str, tmp_path: Path) -> None:
+    (tmp_path / "plain.py").write_text(PLAIN)
+    run = LocalJob(tmp_path)
+    name = run.write(ray_job("plain.py"))
+    with run.running(name, "--run-dir", "runs/tiny"):
+        run.wait_for_event("commit")
+        os.kill(VICTIMS[victim](run), signal.SIGKILL)
+        assert run.wait_for_end() == "Succeeded", run.story()
+    assert run.losses() == expected()
+    assert max(event["step"] for event in run.events("resumed")) >= 5
+    assert run.status["restarts"]["applicationCount"] == 0, run.status
+
+
+@pytest.mark.thorough
+def test_ray_train_resumes_from_a_verified_commit_of_its_own_checkpoints(tmp_path: Path) -> None:
+    shutil.copy(REPOSITORY / "examples" / "ray" / "train.py", tmp_path)
+    quiet, killed = LocalJob(tmp_path, "quiet"), LocalJob(tmp_path, "killed")
+    name = quiet.write(ray_job("train.py", slots=2))
+    env = {"STEPS": "60"}
+    with quiet.running(name, "--run-dir", "runs/quiet", env=env):
+        assert quiet.wait_for_end(400) == "Succeeded", quiet.story()
+    with killed.running(name, "--run-dir", "runs/killed", env=env):
+        killed.wait_for_event("commit")
+        os.kill(named(killed, "worker-0", "ray::RayTrainWorker"), signal.SIGKILL)
+        assert killed.wait_for_end(400) == "Succeeded", killed.story()
+    assert max(event["step"] for event in killed.events("resumed")) in (20, 40)
+    assert killed.losses() == quiet.losses()
+
+
+@pytest.mark.parametrize(
+    ("program", "config", "sentence"),
+    [
+        ("import ray\nray.init('local', num_cpus=1)\n", {}, "without a connection to the job's Ray cluster"),
+        pytest.param(
+            "import ray\nray.init()\n", {"rayStartParams": {"worker": {"no-such-flag": 1}}}, "no-such-flag", marks=pytest.mark.thorough
+        ),
+    ],
+    ids=["own cluster", "unknown flag"],
+)
+def test_a_program_or_flag_that_cannot_work_ends_the_job_with_a_sentence(
+    program: str, config: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
+    (tmp_path / "own.py").write_text(program)
+    run = LocalJob(tmp_path)
+    with run.running(run.write(ray_job("own.py", config=config)), "--run-dir", "runs/tiny") as process:
+        code, output = finish(process, 300)
+    assert code == 11, output
+    assert sentence in output
+
+
+def test_a_node_that_never_joins_is_named_after_the_deadline(tmp_path: Path) -> None:
+    (tmp_path / "plain.py").write_text(PLAIN)
+    run = LocalJob(tmp_path)
+    with run.running(run.write(ray_job("plain.py", config={"joinSeconds": 1})), "--run-dir", "runs/tiny"):
+        wait_until(lambda: "joined in 1 s" in run.logs() or "did not answer" in run.logs(), "the reason")
