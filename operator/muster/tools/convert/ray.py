@@ -45,6 +45,9 @@ def ray_job(job: Conversion, document: Document, _: Sequence[Document]) -> None:
                 )
         if any(each.get("minReplicas") != each.get("maxReplicas") for each in groups) or cluster.get("enableInTreeAutoscaling"):
             job.note("spec.roles.worker.replicas", "is fixed: the number of Ray nodes does not change while the job runs")
+    _start_parameters(job, "head", mapping(cluster.get("headGroupSpec"), "headGroupSpec"))
+    for each in groups[:1]:
+        _start_parameters(job, "worker", each)
     variables = _runtime_environment(job, spec.get("runtimeEnvYAML"))
     for role in roles:
         add_variables(role, variables)
@@ -57,6 +60,12 @@ def ray_job(job: Conversion, document: Document, _: Sequence[Document]) -> None:
         job.note("spec.shutdownAfterJobFinishes", "the pods end with the job; cleanPodPolicy: None keeps them for their logs")
     job.note("spec.trainer", "the head runs the entrypoint itself: its exit code is the result, and no submitter pod is needed")
     job.unmapped(spec, (*_KNOWN, "backoffLimit", "suspend", "submissionMode", "jobId"), "spec")
+
+
+def _start_parameters(job: Conversion, role: str, group: Mapping[str, Any]) -> None:
+    given = mapping(group.get("rayStartParams"), "rayStartParams")
+    if kept := {name: str(value) for name, value in given.items() if name != "dashboard-host"}:
+        job.set(f"trainer.config.rayStartParams.{role}", kept)
 
 
 def _program(entrypoint: str) -> Program:

@@ -206,6 +206,35 @@ def test_a_job_of_another_tool_becomes_a_valid_training_job(document: dict[str, 
     assert yaml.safe_load(written([result])) == result.document()
 
 
+def test_a_ray_job_becomes_a_job_whose_head_runs_the_entrypoint() -> None:
+    def ray_group(name: str, **fields: Any) -> dict[str, Any]:
+        return {
+            "template": {"spec": {"containers": [{"name": name, "image": "me/ray:1", "ports": [{"containerPort": 1, "name": "client"}]}]}},
+            **fields,
+        }
+
+    environment = "pip: [torch]\nenv_vars: {A: '1'}\n"
+    cluster = {
+        "headGroupSpec": ray_group("ray-head", rayStartParams={"dashboard-host": "0.0.0.0", "num-cpus": "0"}),
+        "workerGroupSpecs": [ray_group("ray-worker", replicas=2, minReplicas=1, maxReplicas=5), ray_group("ray-worker", replicas=1)],
+    }
+    spec = {"entrypoint": "python train.py --lr 1", "runtimeEnvYAML": environment, "rayClusterSpec": cluster, "backoffLimit": 2}
+    result = one({"apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": {"name": "a"}, "spec": spec})
+    template = {"spec": {"containers": [{"name": "trainer", "env": [{"name": "A", "value": "1"}]}]}}
+    assert result.spec == {
+        "strategy": "Ray",
+        "trainer": {
+            "image": "me/ray:1",
+            "script": "train.py",
+            "args": ["--lr", "1"],
+            "config": {"rayStartParams": {"head": {"num-cpus": "0"}}},
+        },
+        "roles": {"head": {"replicas": 1, "template": template}, "worker": {"replicas": 3, "template": template}},
+        "recovery": {"application": {"limit": 2}},
+    }
+    assert [note.split(":")[0] for note in notes(result)] == ["spec.roles.worker.replicas", "spec.runtimeEnvYAML.pip", "spec.trainer"]
+
+
 def test_the_example_is_converted_as_the_docs_say() -> None:
     [result] = convert((Path(__file__).parents[4] / "examples/other-tools/pytorchjob.yaml").read_text())
     assert result.spec["roles"]["worker"]["replicas"] == 4
