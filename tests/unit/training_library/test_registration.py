@@ -14,7 +14,7 @@ import pytest
 import muster_training as muster
 from muster_contract.errors import CheckpointDamaged, PeerLost, UserError
 from muster_training import trees
-from muster_training.registration import is_about_peer
+from muster_training.protection import is_about_peer
 from tests.unit.training_library.test_session import Enter, enter, own_process
 
 __all__ = ["enter", "own_process"]
@@ -176,6 +176,32 @@ def test_an_optimizer_that_has_begun_the_next_step_is_not_saved_as_the_last_one(
     for part in parts:
         with pytest.raises(Changed, match=part.name):
             part.kept()
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("changes", [False, True])
+def test_an_optimizer_whose_closure_fails_still_has_the_state_of_the_last_step(changes: bool) -> None:
+    import torch
+
+    from muster_training.parts import Changed, part_of
+
+    def closure() -> None:
+        if changes:
+            with torch.no_grad():
+                model.weight.add_(1)
+        raise PeerLost("the peer is gone")
+
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    part = part_of("optimizer", optimizer)
+    part.keep()
+    with pytest.raises(PeerLost):
+        optimizer.step(closure)
+    if changes:
+        with pytest.raises(Changed):
+            part.kept()
+    else:
+        assert part.kept().digest == part.now().digest
 
 
 @pytest.mark.torch
