@@ -15,7 +15,7 @@ from muster_trainer.checkpoint import files
 from muster_trainer.training.agreement import agree
 from muster_trainer.training.interval import SaveInterval
 from muster_training import trees
-from muster_training.parts import RANDOM, Part, part_of, random_parts
+from muster_training.parts import RANDOM, Part, parts_of, random_parts
 from muster_training.protection import Protection
 from muster_training.saves import Checkpoint
 from muster_training.session import Session, current
@@ -27,7 +27,8 @@ SHARED = "state.muster"
 def register(**objects: object) -> State:
     """Registers the state of the program, and restores the newest checkpoint. Call it on every rank, once, before the first step.
 
-    An object of PyTorch is a module (also in DDP), an optimizer, or a generator. Every other object has `state_dict()` and
+    An object of PyTorch is a module (also in DDP), an optimizer, or a generator. An `Accelerator` stands for all that it has prepared, and
+    for what its `register_for_checkpointing` got. Every other object has `state_dict()` and
     `load_state_dict()`, such as a scheduler, a scaler, or a loader, or is a pair of functions `(save, restore)`. `save` is called after
     each step, so the state of such an object should be small. The default random generators of Python, NumPy and PyTorch are registered
     too.
@@ -37,7 +38,7 @@ def register(**objects: object) -> State:
     if not objects:
         raise UserError("register: name the objects that training changes, such as register(model=model, optimizer=optimizer)")
     session = current()
-    parts = [part_of(name, each) for name, each in objects.items()]
+    parts = [part for name, each in objects.items() for part in parts_of(name, each)]
     state = State(session, [*parts, *random_parts()])
     state.begin(session.latest())
     return state

@@ -205,6 +205,31 @@ def test_an_optimizer_whose_closure_fails_still_has_the_state_of_the_last_step(c
 
 
 @pytest.mark.torch
+def test_an_accelerator_stands_for_all_that_it_has_prepared(tmp_path: Path, enter: Enter) -> None:
+    import torch
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    sent = enter(tmp_path / "storage")
+    with pytest.raises(UserError, match="prepared nothing"):
+        muster.register(accelerator=accelerator)
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer, scheduler = accelerator.prepare(model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 1))
+    state = muster.register(accelerator=accelerator)
+    model(torch.ones(2)).sum().backward()
+    optimizer.step()
+    scheduler.step()
+    state.finish_step(total=1)
+    weights = model.weight.detach().clone()
+    torch.nn.init.zeros_(model.weight)
+    enter(tmp_path / "storage", attempt=1)
+    assert muster.register(accelerator=accelerator).step == 1
+    assert torch.equal(model.weight, weights)
+    assert not [each for each in sent if "not registered" in each.get("message", "")]
+
+
+@pytest.mark.torch
 def test_what_trains_without_being_registered_is_named(tmp_path: Path, enter: Enter) -> None:
     import torch
 
