@@ -203,6 +203,14 @@ def test_a_rank_that_loses_its_peer_saves_the_last_step_of_registered_state(loca
     assert final_state(local_job, 60) == undisturbed(tmp_path, document, 60)
 
 
+def test_a_program_that_exits_between_two_saves_is_told_which_step_is_not_saved(local_job: LocalJob, tmp_path: Path) -> None:
+    early = REGISTERED.replace("    total[0] =", "    if state.step == 7:\n        sys.exit()\n    total[0] =")
+    (tmp_path / "registered.py").write_text(early)
+    local_job.write(job(trainer={"script": "registered.py 60 0"}, checkpoint={"everySteps": 5}, replicas=1))
+    _, output = local_job.muster_run("job.yaml")
+    assert "register: the program ended after step 7, which is not saved; give finish_step the number of all steps (total=)" in output
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a warm parent")
 def test_a_program_that_registers_goes_on_in_a_prepared_process(local_job: LocalJob, tmp_path: Path) -> None:
     (tmp_path / "registered.py").write_text(REGISTERED)

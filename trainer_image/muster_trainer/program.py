@@ -73,6 +73,7 @@ def run(arguments: list[str]) -> NoReturn:
         runpy.run_path(arguments[0], run_name="__main__")
     except Exception as error:  # noqa: BLE001 (the program can raise anything)
         error.__traceback__ = _own_frames(error.__traceback__, arguments[0])
+        sys.last_value = error  # as Python does
         sys.excepthook(type(error), error, error.__traceback__)
         sys.exit(1)
     sys.exit(0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -85,11 +87,20 @@ class State:
         if newest:
             self._restore(newest)
         self._protection.begin(newest.step if newest else 0)
+        atexit.register(self._end, os.getpid())
         self._session.phase(Activity.TRAINING)
         if spec := self._spec:
             replica = self._session.replica
             assert replica is not None
             self._interval = SaveInterval(spec, job_created=replica.job_created, failures=replica.attempt)
+
+    def _end(self, process: int) -> None:
+        """Names the steps that a program loses because it ends, for example by `sys.exit`, without an error and before its last step."""
+        if os.getpid() == process and self._session.saves and not self._protection.is_saved and not hasattr(sys, "last_value"):
+            self._session.notify_once(
+                f"register: the program ended after step {self.step}, which is not saved; give finish_step the number of all steps "
+                "(total=), and end when it returns True"
+            )
 
     def _restore(self, newest: Checkpoint) -> None:
         """Restores a checkpoint, and compares the checksums of all objects. Raises UserError."""
