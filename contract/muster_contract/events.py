@@ -202,7 +202,7 @@ class HandlesStop(Event):
 
 @event("registered")
 class Registered(Event):
-    """A program of the user has registered its state. So a process for its next attempt may be prepared."""
+    """A program of the user has registered its state, or trains with a callback. So a process for its next attempt may be prepared."""
 
 
 @event("resumed")

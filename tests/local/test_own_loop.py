@@ -48,6 +48,7 @@ while done < steps:
 REGISTERED = '''
 """Registers what it adds up. All ranks meet in each step, as in a collective. Its steps take time in its first attempt only."""
 import random, sys, time
+print("preloaded:", "wave" in sys.modules, flush=True)
 import muster_training as muster
 from muster_training.session import current
 
@@ -202,10 +203,19 @@ def test_a_rank_that_loses_its_peer_saves_the_last_step_of_registered_state(loca
     assert final_state(local_job, 60) == undisturbed(tmp_path, document, 60)
 
 
+def test_a_program_that_exits_between_two_saves_is_told_which_step_is_not_saved(local_job: LocalJob, tmp_path: Path) -> None:
+    early = REGISTERED.replace("    total[0] =", "    if state.step == 7:\n        sys.exit()\n    total[0] =")
+    (tmp_path / "registered.py").write_text(early)
+    local_job.write(job(trainer={"script": "registered.py 60 0"}, checkpoint={"everySteps": 5}, replicas=1))
+    _, output = local_job.muster_run("job.yaml")
+    assert "register: the program ended after step 7, which is not saved; give finish_step the number of all steps (total=)" in output
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a warm parent")
 def test_a_program_that_registers_goes_on_in_a_prepared_process(local_job: LocalJob, tmp_path: Path) -> None:
     (tmp_path / "registered.py").write_text(REGISTERED)
-    document = job(trainer={"script": "registered.py 400 0.1"}, checkpoint={"everySteps": 500, "gracePeriodSeconds": 10})
+    trainer = {"script": "registered.py 400 0.1", "preload": ["wave", "missing_for_test"]}
+    document = job(trainer=trainer, checkpoint={"everySteps": 500, "gracePeriodSeconds": 10})
     local_job.write(document)
 
     def children() -> list[int]:
@@ -221,6 +231,10 @@ def test_a_program_that_registers_goes_on_in_a_prepared_process(local_job: Local
         code, output = finish(run)
     assert code == 0, output
     assert local_job.status["attempts"][1]["stepsLost"] == 0
+    assert "spec.trainer.preload: missing_for_test cannot be imported beforehand: ModuleNotFoundError" in output
+    lines = [line for line in local_job.logs().splitlines() if line.startswith("preloaded:")]
+    assert lines.count("preloaded: False") == 2
+    assert "preloaded: True" in lines
     # A prepared process has also imported NumPy, so each rank saves the state of its generator in a file of its own.
     assert final_state(local_job, 400)["state.muster"] == undisturbed(tmp_path, document, 400)["state.muster"]
 

@@ -9,10 +9,11 @@ import random
 import runpy
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
+
+from muster_contract.text import text_of
 
 Names = tuple[str, tuple[str, ...]]
 """A module, and the names that are imported from it."""
@@ -47,14 +48,20 @@ def _imports(body: Iterable[ast.stmt]) -> Iterator[Names]:
                     yield from _imports(part)
 
 
-def import_all(names: Iterable[Names]) -> None:
-    """Imports modules, and what a program imports from them. What cannot be imported is left to the program."""
+def import_all(names: Iterable[Names]) -> dict[str, str]:
+    """Imports modules, and what a program imports from them. What cannot be imported is left to the program.
+
+    Returns the errors by the names of modules."""
+    errors = {}
     for module, attributes in names:
-        with suppress(Exception, SystemExit):
+        try:
             imported = importlib.import_module(module)
             for each in attributes:
                 if not hasattr(imported, each):  # a module that is not imported yet
                     importlib.import_module(f"{module}.{each}")
+        except (Exception, SystemExit) as error:  # noqa: BLE001 (a module can raise anything)
+            errors[module] = f"{type(error).__name__}: {text_of(error)}"
+    return errors
 
 
 def run(arguments: list[str]) -> NoReturn:
@@ -66,6 +73,7 @@ def run(arguments: list[str]) -> NoReturn:
         runpy.run_path(arguments[0], run_name="__main__")
     except Exception as error:  # noqa: BLE001 (the program can raise anything)
         error.__traceback__ = _own_frames(error.__traceback__, arguments[0])
+        sys.last_value = error  # as Python does
         sys.excepthook(type(error), error, error.__traceback__)
         sys.exit(1)
     sys.exit(0)

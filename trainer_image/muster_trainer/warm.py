@@ -21,7 +21,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +37,7 @@ from muster_trainer.host.parent import die_with
 from muster_trainer.training.summaries import import_writer
 
 LONGEST_REQUEST = 1 << 21
+LONGEST_ERROR = 200  # characters of the error of an import
 PREPARE, OPEN, SIGN = b"prepare", b"open", b"!"
 ANSWER_SECONDS = 5.0  # for all prepared processes together, because the supervisor waits for no more than twice as long
 PREPARED_BYTES = 64 << 20  # of memory; more than a prepared process needs
@@ -53,11 +54,12 @@ def main() -> None:
     supervisor = os.getppid()
     env = ReplicaEnvironment.from_environment(os.environ)
     strategy = env.trainer_spec.strategy
+    missing: dict[str, str] = {}
     if env.trainer_spec.is_bundled:
         import_all(strategy, summaries=env.tensorboard_dir is not None)
     else:
-        import_program(strategy.framework, sys.argv[2])
-    connection.sendall(json.dumps({"unfit": unfit(strategy.framework)}).encode())
+        missing = import_program(strategy.framework, sys.argv[2], env.trainer_spec.preload)
+    connection.sendall(json.dumps({"unfit": unfit(strategy.framework), "missing": missing}).encode())
     gc.collect()
     gc.freeze()  # otherwise a collection in a child would copy every page with an object
     Parent(connection, env.trainer_spec, supervisor).serve()
@@ -179,10 +181,13 @@ def import_all(strategy: StrategyRuntime, *, summaries: bool) -> None:
             import_writer()
 
 
-def import_program(framework: Framework, path: str) -> None:
-    """Imports the modules that a program of the user begins with, but not its own code."""
+def import_program(framework: Framework, path: str, preload: Sequence[str]) -> dict[str, str]:
+    """Imports the modules that a program of the user begins with, but not its own code, and those of `preload`.
+
+    Returns the errors of `preload` by the names of its modules."""
     hook(framework, "before_fork")
     program.import_all([*program.imports_of(Path(path)), *((each, ()) for each in framework.preload)])
+    return {name: error[:LONGEST_ERROR] for name, error in program.import_all((each, ()) for each in preload).items()}
 
 
 def unfit(framework: Framework) -> str:

@@ -61,6 +61,20 @@ class Copied(Part):
         self._restore(unpack(state))
 
 
+def parts_of(name: str, value: object) -> list[Part]:
+    """The parts of a registered object: one, or those of all that an Accelerator of Accelerate has prepared. Raises UserError."""
+    if type(value).__name__ != "Accelerator" or not type(value).__module__.startswith("accelerate"):
+        return [part_of(name, value)]
+    state: Any = value
+    kinds = {"model": "_models", "optimizer": "_optimizers", "scheduler": "_schedulers", "object": "_custom_objects"}
+    found = [(f"{kind} {number}", each) for kind, place in kinds.items() for number, each in enumerate(getattr(state, place))]
+    if not found:
+        raise UserError(f"register: {name} has prepared nothing; call {name}.prepare(model, optimizer) first")
+    if state.scaler is not None:
+        found.append(("scaler", state.scaler))
+    return [part_of(f"{name}.{each}", prepared) for each, prepared in found]
+
+
 def part_of(name: str, value: object) -> Part:
     """The part of a registered object. Raises UserError if it has no state that can be saved and restored."""
     if isinstance(value, tuple) and len(value) == 2 and all(map(callable, value)):

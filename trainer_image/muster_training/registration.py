@@ -1,39 +1,36 @@
-"""Registered state: a program names its objects, and Muster restores and saves them. A rank that loses its peers saves its last step."""
+"""Registered state: a program names its objects, and Muster restores and saves them."""
 
 from __future__ import annotations
 
-import functools
+import atexit
 import os
-import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import SupportsFloat
 
-from muster_contract.environment import RESCUE_SECONDS
-from muster_contract.errors import PeerLost, UserError
-from muster_contract.events import Activity, Registered, WholeState
+from muster_contract.errors import UserError
+from muster_contract.events import Activity
 from muster_contract.trainer_spec import CheckpointSpec
 from muster_trainer.checkpoint import files
-from muster_trainer.training.agreement import agree, gather
+from muster_trainer.training.agreement import agree
 from muster_trainer.training.interval import SaveInterval
 from muster_training import trees
-from muster_training.parts import RANDOM, Changed, Part, part_of, random_parts
+from muster_training.parts import RANDOM, Part, parts_of, random_parts
+from muster_training.protection import Protection
 from muster_training.saves import Checkpoint
 from muster_training.session import Session, current
 from muster_training.trees import Packed
 
-Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 SHARED = "state.muster"
-LONGEST_LINE = 1000  # characters of an error that are searched for the loss of a peer
 
 
 def register(**objects: object) -> State:
     """Registers the state of the program, and restores the newest checkpoint. Call it on every rank, once, before the first step.
 
-    An object of PyTorch is a module (also in DDP), an optimizer, or a generator. Every other object has `state_dict()` and
+    An object of PyTorch is a module (also in DDP), an optimizer, or a generator. An `Accelerator` stands for all that it has prepared, and
+    for what its `register_for_checkpointing` got. Every other object has `state_dict()` and
     `load_state_dict()`, such as a scheduler, a scaler, or a loader, or is a pair of functions `(save, restore)`. `save` is called after
     each step, so the state of such an object should be small. The default random generators of Python, NumPy and PyTorch are registered
     too.
@@ -43,11 +40,9 @@ def register(**objects: object) -> State:
     if not objects:
         raise UserError("register: name the objects that training changes, such as register(model=model, optimizer=optimizer)")
     session = current()
-    parts = [part_of(name, each) for name, each in objects.items()]
+    parts = [part for name, each in objects.items() for part in parts_of(name, each)]
     state = State(session, [*parts, *random_parts()])
-    if newest := session.latest():
-        state.restore(newest)
-    state.begin()
+    state.begin(session.latest())
     return state
 
 
@@ -55,18 +50,15 @@ class State:
     """The registered state of one process. `step` is the number of steps that are finished."""
 
     def __init__(self, session: Session, parts: list[Part]) -> None:
-        self.step = 0
         self._session, self._parts = session, parts
-        self._saved: int | None = None
-        self._save_seconds = 0.0
-        self._agreed = False
+        self._protection = Protection("register", session, parts, lambda folder, states: trees.write(folder / SHARED, states))
+        self._is_first = True
         self._interval: SaveInterval | None = None
         self._save_began = time.monotonic()
-        self._first: dict[str, str] = {}
-        self._own: frozenset[str] = frozenset()
-        """The names of the objects whose states differ between the ranks."""
-        self._process = os.getpid()
-        self._peer_lost = session.replica.trainer_spec.strategy.framework.peer_lost if session.replica else ()
+
+    @property
+    def step(self) -> int:
+        return self._protection.step
 
     def finish_step(
         self, *, total: int | None = None, loss: SupportsFloat | None = None, samples: int | None = None, **metrics: SupportsFloat
@@ -77,20 +69,40 @@ class State:
 
         Raises as `checkpoint` and `should_stop` do.
         """
-        self.step += 1
-        for part in self._parts:
-            part.keep()
+        self._protection.finish(self.step + 1)
         session = self._session
         session.report(step=self.step, total=total, loss=loss, samples=samples, metrics=metrics)
-        if not self._agreed:
-            self._agree()
+        if self._is_first:
+            self._is_first = False
+            self._name_the_uncovered()
+            self._protection.arm()
         is_last = total is not None and self.step >= total
         stops = session.should_stop()
         if stops or is_last or self._is_due():
             self._save()
         return stops or is_last
 
-    def restore(self, newest: Checkpoint) -> None:
+    def begin(self, newest: Checkpoint | None) -> None:
+        """Restores the newest checkpoint, and prepares for the first step after it. Raises UserError."""
+        if newest:
+            self._restore(newest)
+        self._protection.begin(newest.step if newest else 0)
+        atexit.register(self._end, os.getpid())
+        self._session.phase(Activity.TRAINING)
+        if spec := self._spec:
+            replica = self._session.replica
+            assert replica is not None
+            self._interval = SaveInterval(spec, job_created=replica.job_created, failures=replica.attempt)
+
+    def _end(self, process: int) -> None:
+        """Names the steps that a program loses because it ends, for example by `sys.exit`, without an error and before its last step."""
+        if os.getpid() == process and self._session.saves and not self._protection.is_saved and not hasattr(sys, "last_value"):
+            self._session.notify_once(
+                f"register: the program ended after step {self.step}, which is not saved; give finish_step the number of all steps "
+                "(total=), and end when it returns True"
+            )
+
+    def _restore(self, newest: Checkpoint) -> None:
         """Restores a checkpoint, and compares the checksums of all objects. Raises UserError."""
         saved = dict(self._read(newest))
         parts = {part.name: part for part in self._parts}
@@ -102,7 +114,6 @@ class State:
         for name, part in parts.items():
             if name in saved:
                 _restore(part, *saved[name], step=newest.step)
-        self.step = self._saved = newest.step
 
     def _read(self, newest: Checkpoint) -> Iterator[tuple[str, tuple[Packed, str]]]:
         own = newest / _own_file(self._session.environment.rank)
@@ -113,19 +124,16 @@ class State:
             if own.is_file():
                 yield from trees.read(own).items()
 
-    def begin(self) -> None:
-        """Prepares for the first step."""
-        self._session.sender.send(Registered())
-        self._session.phase(Activity.TRAINING)
-        self._first = {part.name: part.now().digest for part in self._parts if part.name.startswith(RANDOM)}
-        if spec := self._spec:
-            replica = self._session.replica
-            assert replica is not None
-            self._interval = SaveInterval(spec, job_created=replica.job_created, failures=replica.attempt)
-
     @property
     def _spec(self) -> CheckpointSpec | None:
         return self._session.replica.trainer_spec.checkpoint if self._session.replica else None
+
+    def _name_the_uncovered(self) -> None:
+        if "torch" in sys.modules and self._session.saves is not None:
+            from muster_training import tensors
+
+            if found := tensors.uncovered(self._parts):
+                self._session.notify_once(f"register: not registered, so neither saved nor restored: {', '.join(found)}")
 
     # saves
 
@@ -142,85 +150,24 @@ class State:
         return agree(self._session.ranks, lambda: time.monotonic() - self._save_began >= seconds)
 
     def _save(self) -> None:
-        if self._session.saves is None or self.step == self._saved:
+        if self._session.saves is None or self._protection.is_saved:
             return
         self._save_began = time.monotonic()
-        states = self._kept()
-        self._compare(states)
+        states = self._protection.compare()
         with self._session.checkpoint(self.step, shared=False) as folder:
             self._write(folder, states)
-        self._saved, self._save_seconds = self.step, time.monotonic() - self._save_began
+        seconds = time.monotonic() - self._save_began
+        self._protection.saved(seconds)
         if self._interval:
-            self._interval.measure(seconds=self._save_seconds, blocked=self._save_seconds)
-
-    def _kept(self) -> dict[str, Packed]:
-        return {part.name: part.kept() for part in self._parts}
-
-    def _compare(self, states: dict[str, Packed]) -> None:
-        """Finds out which states differ between the ranks. Every rank calls it."""
-        digests = {name: each.digest for name, each in states.items()}
-        of_ranks = gather(self._session.ranks, lambda: digests)
-        if any(each.keys() != digests.keys() for each in of_ranks):
-            raise UserError("register: the ranks have registered objects of different names; register the same names on every rank")
-        self._own = frozenset(name for name in digests if any(each[name] != digests[name] for each in of_ranks))
+            self._interval.measure(seconds=seconds, blocked=seconds)
 
     def _write(self, folder: Path, states: dict[str, Packed]) -> None:
-        rank = self._session.environment.rank
+        rank, owned = self._session.environment.rank, self._protection.own
         with files.storage(folder):
             if rank == 0:
-                trees.write(folder / SHARED, {name: each for name, each in states.items() if name not in self._own})
-            if own := {name: each for name, each in states.items() if name in self._own}:
+                trees.write(folder / SHARED, {name: each for name, each in states.items() if name not in owned})
+            if own := {name: each for name, each in states.items() if name in owned}:
                 trees.write(folder / _own_file(rank), own)
-
-    # the loss of a peer
-
-    def _agree(self) -> None:
-        """After the first step of an attempt, finds out whether each rank has the whole state, and what the program has not registered."""
-        self._agreed = True
-        session = self._session
-        if session.replica is None or session.saves is None:
-            return
-        if "torch" in sys.modules:
-            from muster_training import tensors
-
-            if found := tensors.uncovered(self._parts):
-                session.notify_once(f"register: not registered, so neither saved nor restored: {', '.join(found)}")
-        states = self._kept()
-        self._compare(states)
-        if session.environment.world == 1 or not session.environment.in_world:
-            return
-        if needed := self._needed(states):
-            session.notify_once(
-                f"register: {', '.join(needed)} differ between the ranks, so a lost process costs the steps since the last save; give all "
-                "ranks the same state to lose none"
-            )
-            return
-        session.sender.send(WholeState())
-        sys.excepthook = functools.partial(self._failed, sys.excepthook)
-
-    def _needed(self, states: dict[str, Packed]) -> list[str]:
-        """The objects that differ between the ranks, apart from random generators that the program does not use."""
-        return sorted(name for name in self._own if self._first.get(name) != states[name].digest)
-
-    def _failed(self, before: Hook, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        """The hook for an error that ends the program."""
-        if os.getpid() == self._process and is_about_peer(error, self._peer_lost):
-            self._rescue()
-        before(kind, error, trace)
-
-    def _rescue(self) -> None:
-        if self.step == self._saved or self._save_seconds > RESCUE_SECONDS:
-            return
-        try:
-            states = self._kept()
-        except Changed as changed:
-            self._session.rescue_failed(f"{changed} has changed since step {self.step}; call finish_step right after the optimizer's step")
-            return
-        if needed := self._needed(states):
-            self._session.rescue_failed(f"{', '.join(needed)} may differ between the ranks since the last save")
-            return
-        mine = {name: each for name, each in states.items() if name not in self._own}
-        self._session.rescue(self.step, lambda folder: trees.write(folder / SHARED, mine), seconds=self._save_seconds)
 
 
 def _restore(part: Part, state: Packed, digest: str, *, step: int) -> None:
@@ -237,16 +184,3 @@ def _restore(part: Part, state: Packed, digest: str, *, step: int) -> None:
 
 def _own_file(rank: int) -> str:
     return f"state-of-rank-{rank}.muster"
-
-
-def is_about_peer(error: BaseException, patterns: tuple[str, ...]) -> bool:
-    """Whether an error, or one that it comes from, says that a peer is lost."""
-    seen: BaseException | None = error
-    for _ in range(10):
-        if seen is None:
-            return False
-        text = f"{type(seen).__module__}.{type(seen).__qualname__}: {seen}"
-        if isinstance(seen, PeerLost) or any(re.search(each, line[:LONGEST_LINE]) for each in patterns for line in text.splitlines()):
-            return True
-        seen = seen.__cause__ or seen.__context__
-    return False

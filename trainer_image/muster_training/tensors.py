@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -43,7 +44,7 @@ def recognized(name: str, value: object) -> Part | None:
     if isinstance(value, nn.Module):
         return _Module(name, value)
     if isinstance(value, torch.optim.Optimizer):
-        return _Optimizer(name, value)
+        return _Optimizer(name, _unwrapped(value))
     if isinstance(value, torch.Generator):
         return Copied(name, value.get_state, value.set_state)
     return None
@@ -72,9 +73,16 @@ def uncovered(parts: Sequence[Part]) -> list[str]:
     if any(id(each) not in covered for optimizer in optimizers for group in optimizer.param_groups for each in group["params"]):
         found.append("a module whose parameters the optimizer updates")
     registered = {id(each.value) for each in parts}
+    registered |= {id(getattr(each.value, "scheduler", None)) for each in parts}  # Accelerate wraps schedulers
     kinds = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler)
-    others = [each for each in gc.get_objects() if issubclass(type(each), kinds) and id(each) not in registered]
+    others = [each for each in gc.get_objects() if issubclass(type(each), kinds) and id(_unwrapped(each)) not in registered]
     return found + sorted({type(each).__name__ for each in others})
+
+
+def _unwrapped(value: Any) -> Any:
+    """The optimizer in one of Accelerate's."""
+    inner = value.__dict__.get("optimizer")
+    return inner if isinstance(value, torch.optim.Optimizer) and isinstance(inner, torch.optim.Optimizer) else value
 
 
 class _Module(Part):
@@ -111,24 +119,32 @@ class _Module(Part):
 
 
 class _Optimizer(Part):
-    """An optimizer. Its state is that of the last step until its `step` is called."""
+    """An optimizer. Its state is that of the last step until its `step` changes it. A closure that `step` gets may lose a peer before."""
 
     def __init__(self, name: str, value: torch.optim.Optimizer) -> None:
         super().__init__(name, value)
         self.value: torch.optim.Optimizer = value
         self._has_changed = False
+        self._version = 0
         value.register_step_pre_hook(self._begins)
 
-    def _begins(self, *_: object) -> None:
-        self._has_changed = True
+    def _begins(self, _: object, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        if (args[1:] or [kwargs.get("closure")])[0] is None:  # PyTorch includes the optimizer in `args`
+            self._has_changed = True
 
     def keep(self) -> None:
-        self._has_changed = False
+        self._has_changed, self._version = False, self._current
 
     def kept(self) -> Packed:
-        if self._has_changed:
+        if self._has_changed or self._version != self._current:
             raise Changed(self.name)
         return self.now()
+
+    @property
+    def _current(self) -> int:
+        parameters = [each for group in self.value.param_groups for each in group["params"]]
+        moments = [each for state in self.value.state.values() for each in state.values() if isinstance(each, torch.Tensor)]
+        return sum(each._version for each in [*parameters, *moments])
 
     def now(self) -> Packed:
         return pack(self.value.state_dict(), self.name)

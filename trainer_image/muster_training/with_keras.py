@@ -9,8 +9,9 @@ import keras
 import numpy as np
 
 from muster_contract.errors import BadConfiguration
+from muster_contract.events import Registered
 from muster_training.saves import Checkpoint
-from muster_training.session import checkpoint, environment, report, report_metrics, should_stop
+from muster_training.session import checkpoint, current, environment, report, report_metrics, should_stop
 
 WEIGHTS = "keras.weights.h5"
 RANDOM = "keras.random.npz"
@@ -43,6 +44,7 @@ class MusterCallback(keras.callbacks.Callback):  # type: ignore[misc]
             raise BadConfiguration("keras_callback: build the model before fit(), for example with an Input layer")
         if self._checkpoint:
             self._restore(self._checkpoint)
+        current().sender.send(Registered())
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         self._batch = -1

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import math
 import signal
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,11 +14,15 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, EarlyStopping
+from lightning.pytorch.strategies import DDPStrategy
+from lightning.pytorch.trainer import call
 from lightning.pytorch.utilities import CombinedLoader
 
 from muster_contract.events import Activity
 from muster_training.generators import States, generators_of, read_states, set_states
-from muster_training.session import checkpoint, environment, notify, phase, report, should_stop
+from muster_training.parts import RANDOM, Copied, Part, part_of, random_parts
+from muster_training.protection import Protection
+from muster_training.session import checkpoint, current, environment, notify, phase, report, should_stop
 
 FILE = "lightning.ckpt"
 EPOCH = "epoch"
@@ -52,6 +59,8 @@ class MusterCallback(Callback):
         self._saved: int | None = None
         self._saving = False
         self._handler: Any = None
+        self._protection: Protection | None = None
+        self._kept: dict[str, Any] = {}
 
     def setup(self, trainer: Any, pl_module: LightningModule, stage: str) -> None:
         self._handler = signal.getsignal(signal.SIGTERM)
@@ -66,12 +75,15 @@ class MusterCallback(Callback):
             # Lightning's handler waits for a collective of all ranks, but one rank alone may get SIGTERM.
             signal.signal(signal.SIGTERM, self._handler or signal.SIG_DFL)
         if trainer.ckpt_path and trainer.fit_loop.restarting:
-            self._resume(trainer, Path(trainer.ckpt_path).parent / _random_file(trainer))
+            self._resume(trainer, Path(trainer.ckpt_path).parent / _random_file(trainer.global_rank))
+        self._protection = Protection("lightning_callback", current(), _parts(trainer), functools.partial(self._save_alone, trainer))
+        self._protection.begin(self._step)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         if trainer.global_step == self._step:  # the gradients of several batches are accumulated for one step
             return
         step = self._step = trainer.global_step
+        self._finish(trainer)
         report(step=step, total=self._total, loss=outputs.get("loss") if isinstance(outputs, Mapping) else outputs)
         stop = should_stop()
         if stop or step % self._every == 0 or step == self._total:
@@ -85,13 +97,47 @@ class MusterCallback(Callback):
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Marks a validation that is due at this step as begun. A resumed run then does it first; otherwise Lightning leaves it out."""
-        loop = trainer.fit_loop
-        if self._saving and trainer.training and loop._data_fetcher and loop.epoch_loop._should_check_val_fx(loop._data_fetcher):
-            loops = checkpoint["loops"]["fit_loop"]
-            for each in _TRACKED:
-                batches = loops["epoch_loop.batch_progress"][each]
-                batches["completed"] = batches["processed"]
-                loops["epoch_loop.val_loop.batch_progress"][each] |= {"ready": 1, "started": 1, "processed": 0, "completed": 0}
+        if self._saving and _is_validation_due(trainer):
+            _mark_validation(checkpoint["loops"]["fit_loop"])
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        if self._protection:
+            self._protection.fail(exception)
+
+    def _finish(self, trainer: Trainer) -> None:
+        """Keeps what a rescue saves of this step, apart from weights and moments, which stay until the next step of the optimizer."""
+        if self._protection is None or not _is_replicated(trainer):
+            return
+        is_due = _is_validation_due(trainer)
+        loops = copy.deepcopy(trainer.fit_loop.state_dict())
+        if is_due:
+            _mark_validation(loops)
+        self._kept = {
+            "epoch": trainer.current_epoch,
+            "global_step": self._step,
+            "loops": loops,
+            "callbacks": copy.deepcopy(call._call_callbacks_state_dict(trainer)) if is_due else None,
+            "lr_schedulers": copy.deepcopy([config.scheduler.state_dict() for config in trainer.lr_scheduler_configs]),
+            "groups": [copy.deepcopy(_settings(optimizer)) for optimizer in trainer.optimizers],
+            "random": self._random_states(trainer),
+        }
+        self._protection.finish(self._step)
+        self._protection.follow()
+
+    def _save_alone(self, trainer: Trainer, folder: Path, states: Mapping[str, object]) -> None:
+        """Writes the checkpoint of the last step that is finished, without a collective."""
+        kept = self._kept
+        checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+        checkpoint |= {name: kept[name] for name in ("epoch", "global_step", "lr_schedulers")}
+        checkpoint["loops"]["fit_loop"] = kept["loops"]
+        if kept["callbacks"] is not None:
+            checkpoint["callbacks"] = kept["callbacks"]
+        for state, groups in zip(checkpoint["optimizer_states"], kept["groups"], strict=True):
+            for group, settings in zip(state["param_groups"], groups, strict=True):
+                group |= settings
+        torch.save(checkpoint, folder / FILE)
+        for rank in range(trainer.world_size):
+            torch.save(kept["random"], folder / _random_file(rank))
 
     def _stop(self, trainer: Any) -> None:
         """Ends the training. The resumed run does what is due at the end of a validation or epoch, which may take longer than the grace."""
@@ -101,13 +147,18 @@ class MusterCallback(Callback):
 
     def _save(self, trainer: Trainer) -> None:
         self._saving = True
+        began = time.monotonic()
         with checkpoint(self._step, shared=self._shared) as folder:
             trainer.save_checkpoint(Path(folder) / FILE)
-            loaders = _loaders(trainer)
-            states = {EPOCH: loaders.muster_states, NOW: read_states(_generators(loaders))}
-            torch.save(states, Path(folder) / _random_file(trainer))
+            torch.save(self._random_states(trainer), Path(folder) / _random_file(trainer.global_rank))
         self._saving = False
         self._saved = self._step
+        if self._protection and _is_replicated(trainer):
+            self._protection.follow(time.monotonic() - began)
+
+    def _random_states(self, trainer: Trainer) -> dict[str, States]:
+        loaders = _loaders(trainer)
+        return {EPOCH: loaders.muster_states, NOW: read_states(_generators(loaders))}
 
     def _resume(self, trainer: Trainer, path: Path) -> None:
         if not path.is_file():
@@ -190,5 +241,36 @@ def _generators(loaders: Any) -> list[torch.Generator]:
     return [generator for loader in loaders.flattened for generator in generators_of(loader)]
 
 
-def _random_file(trainer: Trainer) -> str:
-    return f"random-{trainer.global_rank}.pt"
+def _random_file(rank: int) -> str:
+    return f"random-{rank}.pt"
+
+
+def _is_replicated(trainer: Trainer) -> bool:
+    """Whether each rank has the whole state. An optimizer with `consolidate_state_dict` divides its state among the ranks."""
+    return isinstance(trainer.strategy, DDPStrategy) and not any(hasattr(each, "consolidate_state_dict") for each in trainer.optimizers)
+
+
+def _parts(trainer: Trainer) -> list[Part]:
+    """What must be the same on all ranks, so that one of them can save it for all."""
+    if not _is_replicated(trainer):
+        return []
+    optimizers = [part_of(f"optimizer {number}", each) for number, each in enumerate(trainer.optimizers)]
+    loaders = Copied(f"{RANDOM}loaders", lambda: [each.get_state() for each in _generators(_loaders(trainer))], lambda _: None)
+    return [part_of("model", trainer.lightning_module), *optimizers, *random_parts(), loaders]
+
+
+def _settings(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """The settings of each group of parameters, such as the learning rate."""
+    return [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
+
+
+def _is_validation_due(trainer: Trainer) -> bool:
+    loop = trainer.fit_loop
+    return bool(trainer.training and loop._data_fetcher and loop.epoch_loop._should_check_val_fx(loop._data_fetcher))
+
+
+def _mark_validation(loops: dict[str, Any]) -> None:
+    for each in _TRACKED:
+        batches = loops["epoch_loop.batch_progress"][each]
+        batches["completed"] = batches["processed"]
+        loops["epoch_loop.val_loop.batch_progress"][each] |= {"ready": 1, "started": 1, "processed": 0, "completed": 0}

@@ -138,6 +138,9 @@ def _trainer_rules() -> Iterator[Rule]:
     yield Rule(TRAINER, "", exactly_one(*ENTRY_POINTS), f"needs exactly one of {listed(ENTRY_POINTS)}")
     yield Rule(TRAINER, "supervisor", ~equals("supervisor", "Disabled") | has("command"), DISABLED_NEEDS_COMMAND)
     yield Rule(TRAINER, "args", ~has("args") | is_program, "is for script and command; write settings of a task or module into config")
+    yield Rule(TRAINER, "preload", ~has("preload") | has("script"), "is for script; remove it")
+    are_modules = ~has("preload") | every("preload", matches(MODULE))
+    yield Rule(TRAINER, "preload", are_modules, "each item must be a Python module, such as transformers.models.llama")
     for path, unset in _unset(Input, "input"):
         yield Rule(TRAINER, path, unset | ~is_program, "is for task and module, and other programs read by themselves; remove it")
     yield Rule((*TRAINER, "image"), "", matches(IMAGE), IMAGE_MESSAGE, shows_value=True)

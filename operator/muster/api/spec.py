@@ -45,6 +45,7 @@ SaveInterval = Annotated[
 """Seconds between saves, or how the trainer chooses them."""
 
 Word = Annotated[str, StringConstraints(max_length=4096)]
+ModuleName = Annotated[str, StringConstraints(min_length=1, max_length=253)]
 DeviceName = Annotated[str, StringConstraints(min_length=1, max_length=MAX_DEVICE_NAME)]
 
 
@@ -162,6 +163,13 @@ class Trainer(ApiModel):
         "Example: [torchrun, train.py].",
     )
     args: list[Word] | None = Field(default=None, max_length=256, description="Further arguments of the script or command.")
+    preload: list[ModuleName] | None = Field(
+        default=None,
+        max_length=64,
+        description="Modules that the process for the next attempt of a script imports beforehand, besides those at the beginning of the "
+        "script. Name those that libraries import later, such as transformers.models.llama. Used if the script registers its state, "
+        "or has a callback of muster_training.",
+    )
     code: Code | None = Field(
         default=None,
         description="Files that are copied into the working directory /code. The directory is writable, and first on the Python path.",

@@ -66,6 +66,7 @@ ACCEPTED = [
     {"trainer": {"module": "my_pkg.model", "input": {"workers": 0, "prefetch": 1, "shard": "File", "cache": "/dev/shm/samples"}}},
     {"trainer": {"script": "train.py", "config": {"epochs": "many"}}},
     {"trainer": {"command": ["torchrun", "train.py"], "supervisor": "Disabled"}},
+    {"trainer": {"script": "train.py", "preload": ["transformers.models.llama", "peft"]}},
     {"elastic": {"minReplicas": 1, "maxReplicas": 4}, "batch": {"globalSize": 4}},
     template({"nodeSelector": {"a": "b"}, "volumes": [{"name": "v", "emptyDir": {}}]}, metadata={"labels": {"team": "a"}}),
     container(env=[{"name": "NCCL_DEBUG", "value": "INFO"}], resources={"limits": {"cpu": "500m", "nvidia.com/gpu": 1}}),
@@ -118,6 +119,16 @@ REFUSED = [
         {"trainer": {"script": "train.py", "input": {"workers": 2}}},
         "spec.trainer.input.workers",
         "remove it",
+    ),
+    (
+        {"trainer": {"command": ["torchrun", "train.py"], "preload": ["peft"]}},
+        "spec.trainer.preload",
+        "is for script; remove it",
+    ),
+    (
+        {"trainer": {"script": "train.py", "preload": ["my-package"]}},
+        "spec.trainer.preload",
+        "such as transformers.models.llama",
     ),
     (
         {"trainer": {"task": "digits", "supervisor": "Disabled"}},

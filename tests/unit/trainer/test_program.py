@@ -45,8 +45,10 @@ def test_modules_that_cannot_be_imported_are_left_out(tmp_path: Path, monkeypatc
     (tmp_path / "whole_for_test/__init__.py").write_text("")
     (tmp_path / "whole_for_test/part.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path))
-    program.import_all([("broken_for_test", ()), ("missing_for_test", ()), ("whole_for_test", ("part", "nothing"))])
+    errors = program.import_all([("broken_for_test", ()), ("missing_for_test", ()), ("whole_for_test", ("part", "nothing"))])
     assert "whole_for_test.part" in sys.modules
+    assert list(errors) == ["broken_for_test", "missing_for_test", "whole_for_test"]
+    assert errors["missing_for_test"] == "ModuleNotFoundError: No module named 'missing_for_test'"
 
 
 @pytest.mark.parametrize(

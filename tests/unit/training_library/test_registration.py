@@ -14,7 +14,7 @@ import pytest
 import muster_training as muster
 from muster_contract.errors import CheckpointDamaged, PeerLost, UserError
 from muster_training import trees
-from muster_training.registration import is_about_peer
+from muster_training.protection import is_about_peer
 from tests.unit.training_library.test_session import Enter, enter, own_process
 
 __all__ = ["enter", "own_process"]
@@ -176,6 +176,57 @@ def test_an_optimizer_that_has_begun_the_next_step_is_not_saved_as_the_last_one(
     for part in parts:
         with pytest.raises(Changed, match=part.name):
             part.kept()
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("changes", [False, True])
+def test_an_optimizer_whose_closure_fails_still_has_the_state_of_the_last_step(changes: bool) -> None:
+    import torch
+
+    from muster_training.parts import Changed, part_of
+
+    def closure() -> None:
+        if changes:
+            with torch.no_grad():
+                model.weight.add_(1)
+        raise PeerLost("the peer is gone")
+
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    part = part_of("optimizer", optimizer)
+    part.keep()
+    with pytest.raises(PeerLost):
+        optimizer.step(closure)
+    if changes:
+        with pytest.raises(Changed):
+            part.kept()
+    else:
+        assert part.kept().digest == part.now().digest
+
+
+@pytest.mark.torch
+def test_an_accelerator_stands_for_all_that_it_has_prepared(tmp_path: Path, enter: Enter) -> None:
+    import torch
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    sent = enter(tmp_path / "storage")
+    with pytest.raises(UserError, match="prepared nothing"):
+        muster.register(accelerator=accelerator)
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer, scheduler = accelerator.prepare(model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 1))
+    state = muster.register(accelerator=accelerator)
+    model(torch.ones(2)).sum().backward()
+    optimizer.step()
+    scheduler.step()
+    state.finish_step(total=1)
+    weights = model.weight.detach().clone()
+    torch.nn.init.zeros_(model.weight)
+    enter(tmp_path / "storage", attempt=1)
+    assert muster.register(accelerator=accelerator).step == 1
+    assert torch.equal(model.weight, weights)
+    assert not [each for each in sent if "not registered" in each.get("message", "")]
 
 
 @pytest.mark.torch

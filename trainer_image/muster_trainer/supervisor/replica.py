@@ -216,6 +216,8 @@ class Replica:
         if self._spec.is_bundled or (self._has_registered and self._starter.warm_up_beside(self._launches[0])):
             self._has_prepared = True
             self._starter.prepare(len(self._launches))
+            for module, error in self._starter.missing.items():
+                self._notice(NoticeReason.NOTICE, f"spec.trainer.preload: {module} cannot be imported beforehand: {error}")
 
     def _turn(self, seconds: float) -> list[Ended]:
         """Waits for an event for at most `seconds`, and records it. Returns the processes that have ended."""

@@ -65,6 +65,11 @@ class Starter:
                 self._parent = WarmParent(launch.env, program=launch.argv[1])
         return self._parent is not None and self._parent.look()
 
+    @property
+    def missing(self) -> Mapping[str, str]:
+        """The errors of the modules of `trainer.preload` that cannot be imported."""
+        return self._parent.missing if self._parent else {}
+
     def prepare(self, count: int, *, opens_task: bool = False) -> None:
         """Lets the warm parent prepare so many processes for the next attempt. There may be fewer if the system is short of memory.
 
@@ -103,6 +108,8 @@ class WarmParent:
         self.pid = self._process.pid
         self._process.returncode = 0  # reap() waits for it
         self.ready = self._is_closed = False
+        self.missing: dict[str, str] = {}
+        """The errors of the modules of `trainer.preload` that cannot be imported."""
         self.prepared: frozenset[int] = frozenset()
         """The pids of processes that wait for the next attempt."""
 
@@ -125,6 +132,8 @@ class WarmParent:
         if not self.ready and not self._is_closed and self._has_answer():
             answer = self._answer()
             self.ready = answer is not None and answer.get("unfit") == ""
+            missing = answer.get("missing") if answer else None
+            self.missing = {str(name): str(error) for name, error in missing.items()} if isinstance(missing, dict) else {}
             if not self.ready:
                 self.close()
         return self.ready
