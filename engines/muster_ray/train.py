@@ -58,7 +58,7 @@ class Controller(WorkerGroupCallback, ReportCallback):  # type: ignore[misc]
             commit(training_report.checkpoint, self._step)
 
     def _next(self, step: object) -> int:
-        return int(step) if _is_count(step) else (self._step or 0) + 1  # type: ignore[call-overload, no-any-return]
+        return int(step) if _is_count(step) else (self._step or 0) + 1  # type: ignore[call-overload]
 
 
 class Worker(WorkerCallback):  # type: ignore[misc]
