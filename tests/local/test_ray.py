@@ -150,7 +150,9 @@ def test_a_job_of_ray_goes_on_from_its_commit_after_the_loss_of_a(victim: str, t
         run.wait_for(lambda: run.committed == STEPS // 2, "the commit of half of the steps")
         if victim == "raylet":
             assert_refuses_strangers(run)
+        before = len(run.attempts)
         os.kill(VICTIMS[victim](run), signal.SIGKILL)
+        run.wait_for(lambda: len(run.attempts) > before, "the next attempt")
         (tmp_path / "killed").touch()
         assert run.wait_for_end() == "Succeeded", run.story()
     assert run.losses() == expected()
