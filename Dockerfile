@@ -91,7 +91,8 @@ COPY engines /opt/muster-trainer
 # The import shows that the image has the framework. An engine beside the core has its trainer's side in a package of its own.
 RUN python -m compileall -q /opt/muster-trainer && \
     if [ -d "/opt/muster-trainer/muster_$FRAMEWORK" ]; \
-    then python -P -c "import muster_$FRAMEWORK.nodes, muster_$FRAMEWORK.train, muster_training"; \
+    then for file in /opt/muster-trainer/muster_$FRAMEWORK/[a-z]*.py; do \
+        module=$(basename "$file" .py); [ "$module" = strategy ] || python -P -c "import muster_$FRAMEWORK.$module, muster_training" || exit 1; done; \
     else python -P -c "import muster_trainer.$FRAMEWORK.digits, muster_training"; fi
 
 FROM ${TRAINER_BASE_IMAGE} AS trainer

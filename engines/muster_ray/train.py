@@ -27,7 +27,7 @@ STEP, TOTAL, LOSS = "step", "total", "loss"
 """The metrics that a report may have for Muster. Without a step, reports are counted."""
 
 
-class Controller(WorkerGroupCallback, ReportCallback):  # type: ignore[misc]
+class Controller(WorkerGroupCallback, ReportCallback):
     """In the controller: gives the workers their ranks, and passes on what they report together."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Controller(WorkerGroupCallback, ReportCallback):  # type: ignore[misc]
         return int(step) if _is_count(step) else (self._step or 0) + 1  # type: ignore[call-overload]
 
 
-class Worker(WorkerCallback):  # type: ignore[misc]
+class Worker(WorkerCallback):
     """In each worker: lets `ray.train.get_checkpoint()` return the newest checkpoint of the job, after its files were verified."""
 
     def after_init_train_context(self) -> None:
@@ -72,9 +72,10 @@ class Worker(WorkerCallback):  # type: ignore[misc]
 
 def free_address() -> str:
     """The address of this node, with a port below a free one, because ranks meet at a port above that of the framework."""
+    address = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
     with socket.socket() as free:
         free.bind(("", 0))
-        return f"{ray.util.get_node_ip_address()}:{free.getsockname()[1] - PORTS_APART}"
+        return f"{address}:{free.getsockname()[1] - PORTS_APART}"
 
 
 def take_place(rank: int, size: int, address: str) -> None:

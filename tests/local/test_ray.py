@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,11 +19,12 @@ from tests.support.waiting import wait_until
 
 pytest.importorskip("ray")
 REPOSITORY = Path(__file__).parents[2]
-STEPS = 60
+STEPS = 40
 SMALL = {"object-store-memory": 80_000_000, "include-log-monitor": "false"}
 PLAIN = f'''
-"""Adds numbers that tasks of Ray compute. Its steps take time in its first attempt only."""
+"""Adds numbers that tasks of Ray compute. After half of its steps, it waits until the test has killed something."""
 import json, time
+from pathlib import Path
 import ray, muster_training as muster
 
 @ray.remote
@@ -34,7 +37,8 @@ print("driver is rank", place.rank, "of", place.world, "on", len(ray.nodes()), "
 if found := muster.latest():
     done, value = found.step, json.loads((found / "value.json").read_text())
 while done < {STEPS}:
-    time.sleep(0 if place.attempt else 0.2)
+    while done == {STEPS // 2} and not Path("killed").exists():
+        time.sleep(0.1)
     done += 1
     value = (value * 1.37 + ray.get(term.remote(done))) % 97
     muster.report(step=done, total={STEPS}, loss=value)
@@ -42,6 +46,52 @@ while done < {STEPS}:
         with muster.checkpoint(done) as folder:
             (folder / "value.json").write_text(json.dumps(value))
 '''
+
+PARITY = """
+# The same training in two processes: those that Muster starts (DDP), or the workers of Ray Train. Both use muster_training.
+import os, torch
+import torch.distributed as dist
+import muster_training as muster
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+STEPS = 30
+
+def train(config=None):
+    if not dist.is_initialized():
+        dist.init_process_group("gloo")
+    place = muster.environment()
+    assert (place.rank, place.world) == (dist.get_rank(), dist.get_world_size()) == (int(os.environ["RANK"]), 2)
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    done = 0
+    if found := muster.latest():
+        state = torch.load(found / "state.pt", weights_only=True)
+        model.module.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        done = found.step
+    for step in range(done + 1, STEPS + 1):
+        noise = torch.randn(8, 16, generator=torch.Generator().manual_seed(step))[place.rank::2]
+        optimizer.zero_grad()
+        loss = model(noise).square().mean()
+        loss.backward()
+        optimizer.step()
+        muster.report(step=step, total=STEPS, loss=loss.item())
+        if step % 10 == 0:
+            with muster.checkpoint(step) as folder:
+                if place.rank == 0:
+                    torch.save({"model": model.module.state_dict(), "optimizer": optimizer.state_dict()}, folder / "state.pt")
+
+if "RAY_ADDRESS" in os.environ:
+    import ray
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+    ray.init()
+    TorchTrainer(train, scaling_config=ScalingConfig(num_workers=2), run_config=RunConfig(storage_path=os.getcwd())).fit()
+else:
+    train()
+"""
 
 
 def expected() -> dict[int, str]:
@@ -69,6 +119,19 @@ def named(run: LocalJob, replica: str, text: str) -> int:
     return next(each.pid for each in below(run, replica) if any(text in word for word in each.cmdline()[:3]))
 
 
+ASK = "import os, ray._raylet as r; print(len(r.GcsClient(address=os.environ['RAY_ADDRESS']).get_all_node_info(timeout=5)), 'nodes')"
+
+
+def assert_refuses_strangers(run: LocalJob) -> None:
+    """The control service answers a client with the token of the job, and no other."""
+    own = psutil.Process(named(run, "head-0", "plain.py")).environ()
+    other = {**{name: value for name, value in own.items() if name != "RAY_AUTH_TOKEN_PATH"}, "RAY_AUTH_TOKEN": "0" * 64}
+    asked = [subprocess.run([sys.executable, "-c", ASK], env=env, capture_output=True, text=True, timeout=120) for env in (own, other)]
+    assert asked[0].stdout == "2 nodes\n", asked[0].stderr
+    assert asked[1].returncode == 1, asked[1].stdout
+    assert "nauthenticated" in asked[1].stderr + asked[1].stdout, asked[1].stderr
+
+
 VICTIMS: dict[str, Callable[[LocalJob], int]] = {
     "raylet": lambda run: named(run, "worker-0", "raylet/raylet"),
     "control service": lambda run: named(run, "head-0", "gcs_server"),
@@ -84,11 +147,16 @@ def test_a_job_of_ray_goes_on_from_its_commit_after_the_loss_of_a(victim: str, t
     run = LocalJob(tmp_path)
     name = run.write(ray_job("plain.py"))
     with run.running(name, "--run-dir", "runs/tiny"):
-        run.wait_for_event("commit")
+        run.wait_for(lambda: run.committed == STEPS // 2, "the commit of half of the steps")
+        if victim == "raylet":
+            assert_refuses_strangers(run)
+        before = len(run.attempts)
         os.kill(VICTIMS[victim](run), signal.SIGKILL)
+        run.wait_for(lambda: len(run.attempts) > before, "the next attempt")
+        (tmp_path / "killed").touch()
         assert run.wait_for_end() == "Succeeded", run.story()
     assert run.losses() == expected()
-    assert max(event["step"] for event in run.events("resumed")) >= 5
+    assert max(event["step"] for event in run.events("resumed")) == STEPS // 2
     assert run.status["restarts"]["applicationCount"] == 0, run.status
 
 
@@ -108,13 +176,25 @@ def test_ray_train_resumes_from_a_verified_commit_of_its_own_checkpoints(tmp_pat
     assert killed.losses() == quiet.losses()
 
 
+@pytest.mark.thorough
+def test_a_training_has_the_same_losses_on_ray_and_with_ddp_to_the_bit(tmp_path: Path) -> None:
+    (tmp_path / "parity.py").write_text(PARITY)
+    on_ray, with_ddp = LocalJob(tmp_path, "ray"), LocalJob(tmp_path, "ddp")
+    with with_ddp.running(with_ddp.write(job(trainer={"script": "parity.py"})), "--run-dir", "runs/ddp"):
+        assert with_ddp.wait_for_end() == "Succeeded", with_ddp.story()
+    with on_ray.running(on_ray.write(ray_job("parity.py", slots=2)), "--run-dir", "runs/ray"):
+        assert on_ray.wait_for_end() == "Succeeded", on_ray.story()
+    assert len(with_ddp.losses()) == 30
+    assert on_ray.losses() == with_ddp.losses()
+    assert on_ray.committed == 30
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("program", "config", "sentence"),
     [
         ("import ray\nray.init('local', num_cpus=1)\n", {}, "without a connection to the job's Ray cluster"),
-        pytest.param(
-            "import ray\nray.init()\n", {"rayStartParams": {"worker": {"no-such-flag": 1}}}, "no-such-flag", marks=pytest.mark.thorough
-        ),
+        ("import ray\nray.init()\n", {"rayStartParams": {"worker": {"no-such-flag": 1}}}, "no-such-flag"),
     ],
     ids=["own cluster", "unknown flag"],
 )
