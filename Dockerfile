@@ -1,4 +1,4 @@
-# Muster's images: `--target operator`, `--target ui`, and `--target trainer --build-arg FRAMEWORK=pytorch|tensorflow|jax`. See docs/install.md.
+# Muster's images: `--target operator`, `--target ui`, and `--target trainer --build-arg FRAMEWORK=pytorch|tensorflow|jax|mpi`. See docs/install.md.
 #
 # No mounts and no here-documents, so that an engine without BuildKit builds it too. Such an engine builds every stage up to the target.
 # The stages of the operator come first and use no argument of the trainer, so that later builds find them in its cache.
@@ -34,6 +34,7 @@ COPY --from=requirements /src/operator.txt /src/build.txt ./
 RUN pip install -r operator.txt && python3 -m venv /build && /build/bin/pip install -r build.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY contract contract
+COPY engines engines
 COPY operator operator
 COPY trainer_image trainer_image
 RUN /build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . && \
@@ -86,8 +87,13 @@ RUN echo /opt/muster-trainer > "$(python -c 'import sysconfig; print(sysconfig.g
 COPY contract/muster_contract /opt/muster-trainer/muster_contract
 COPY trainer_image/muster_trainer /opt/muster-trainer/muster_trainer
 COPY trainer_image/muster_training /opt/muster-trainer/muster_training
-# The import shows that the image has the framework.
-RUN python -m compileall -q /opt/muster-trainer && python -P -c "import muster_trainer.$FRAMEWORK.digits, muster_training"
+COPY engines /opt/muster-trainer
+# The import shows that the image has the framework. An engine beside the core has its trainer's side in a package of its own.
+RUN python -m compileall -q /opt/muster-trainer && \
+    if [ -d "/opt/muster-trainer/muster_$FRAMEWORK" ]; \
+    then for file in /opt/muster-trainer/muster_$FRAMEWORK/[a-z]*.py; do \
+        module=$(basename "$file" .py); [ "$module" = strategy ] || python -P -c "import muster_$FRAMEWORK.$module, muster_training" || exit 1; done; \
+    else python -P -c "import muster_trainer.$FRAMEWORK.digits, muster_training"; fi
 
 FROM ${TRAINER_BASE_IMAGE} AS trainer
 RUN getent passwd 1000 > /dev/null || useradd --uid 1000 --user-group --no-create-home --home-dir /tmp --shell /usr/sbin/nologin muster

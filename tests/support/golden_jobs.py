@@ -10,7 +10,10 @@ from muster.render.environment import Coordinator
 from muster.render.images import Images
 from muster.render.manifests import render
 
-IMAGES = Images({"JAX": "trainer-jax:1", "PyTorch": "trainer-pytorch:1", "TensorFlow": "trainer-tensorflow:1"}, supervisor="operator:1")
+IMAGES = Images(
+    {"JAX": "trainer-jax:1", "MPI": "trainer-mpi:1", "PyTorch": "trainer-pytorch:1", "TensorFlow": "trainer-tensorflow:1"},
+    supervisor="operator:1",
+)
 UID = "11111111-2222-3333-4444-555555555555"
 CLAIM = {"storage": {"persistentVolumeClaim": {"claimName": "ckpt"}}}
 GPUS = {"limits": {"nvidia.com/gpu": 2, "cpu": "8"}}
@@ -96,6 +99,12 @@ JOBS: dict[str, dict[str, Any]] = {
         "roles": {"worker": {"replicas": 2, "resources": GPUS}, "evaluator": {}},
         "checkpoint": CLAIM,
     },
+    "mpi": {
+        "strategy": "MPI",
+        "trainer": {"script": "train.py", "code": {"configMap": {"name": "mpi"}}},
+        "roles": {"worker": {"replicas": 2, "resources": GPUS}},
+        "checkpoint": CLAIM,
+    },
 }
 
 
@@ -107,12 +116,15 @@ def job_of(spec: dict[str, Any], **metadata: Any) -> TrainingJob:
 def manifests_of(job: TrainingJob, attempt: int = 2) -> list[dict[str, Any]]:
     addresses = ClusterAddresses(job.metadata.name, job.metadata.namespace)
     coordinator = Coordinator("https://muster.muster-system.svc:8443", "PEM")
-    return render(job, attempt=attempt, addresses=addresses, images=IMAGES, coordinator=coordinator)
+    manifests = render(job, attempt=attempt, addresses=addresses, images=IMAGES, coordinator=coordinator)
+    for secret in (each for each in manifests if each["kind"] == "Secret"):
+        secret["stringData"] = dict.fromkeys(secret["stringData"], "(random)")
+    return manifests
 
 
 def pods_of(spec: dict[str, Any], **metadata: Any) -> dict[str, dict[str, Any]]:
     """Pods by name."""
-    return {pod["metadata"]["name"]: pod for pod in manifests_of(job_of(spec, **metadata))[1:]}
+    return {pod["metadata"]["name"]: pod for pod in manifests_of(job_of(spec, **metadata)) if pod["kind"] == "Pod"}
 
 
 def trainer_of(pod: dict[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not install
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = sorted(set((ROOT / "examples").rglob("*.yaml")) - set((ROOT / "examples").glob("compare-*.yaml")))
-SCHEMA = job_schema()
+SCHEMA = job_schema(list(STRATEGIES.values()))
 VALIDATOR = jsonschema.Draft7Validator(SCHEMA)
 COMPARES_TWO_FIELDS = [
     spec for spec in WRONG if "elastic" in spec and spec["elastic"] != {"minReplicas": 1, "maxReplicas": 4}

@@ -273,6 +273,7 @@ def test_a_pod_meets_the_restricted_pod_security_standard() -> None:
                 "configMap",
                 "persistentVolumeClaim",
                 "projected",
+                "secret",
             }
 
 
