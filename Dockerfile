@@ -1,4 +1,4 @@
-# Muster's images: `--target operator`, `--target ui`, and `--target trainer --build-arg FRAMEWORK=pytorch|tensorflow|jax|ray`. See docs/install.md.
+# Muster's images: `--target operator`, `--target ui`, and `--target trainer --build-arg FRAMEWORK=pytorch|tensorflow|jax|mpi|ray`. See docs/install.md.
 #
 # No mounts and no here-documents, so that an engine without BuildKit builds it too. Such an engine builds every stage up to the target.
 # The stages of the operator come first and use no argument of the trainer, so that later builds find them in its cache.

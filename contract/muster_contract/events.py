@@ -339,6 +339,9 @@ class ErrorEvent(Event):
     code: int | None = wire_field(default=None, minimum=0, maximum=255, doc="Exit code.")
     reason: str | None = _text(default=None, cut=WORD, doc="Name of the exit code.")
     step: int | None = _step(default=None, doc="Steps done.")
+    failed_rank: int | None = wire_field(
+        default=None, minimum=0, doc="Rank of the process that failed, if it is another one, which this process has started."
+    )
 
 
 @event("completed")

@@ -14,7 +14,13 @@ from . import base
 
 ROOT = Path(__file__).resolve().parents[2]
 EVERY_IMAGE = ("Dockerfile", ".dockerignore", "pyproject.toml", "deploy/requirements.py", "deploy/install_over_base.py", "deploy/locks")
-TRAINER = ("contract/muster_contract", "engines/muster_ray", "trainer_image/muster_trainer", "trainer_image/muster_training")
+TRAINER = (
+    "contract/muster_contract",
+    "engines/muster_mpi",
+    "engines/muster_ray",
+    "trainer_image/muster_trainer",
+    "trainer_image/muster_training",
+)
 
 
 @dataclass(frozen=True)

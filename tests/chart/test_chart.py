@@ -77,7 +77,9 @@ def test_images_have_the_charts_version_unless_values_name_registry_tag_or_diges
     version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
     plain = render()
     assert container(plain)["image"] == f"muster-operator:{version}"
-    assert config(plain)["images"] == {each: f"muster-trainer-{each.lower()}:{version}" for each in ("JAX", "PyTorch", "Ray", "TensorFlow")}
+    assert config(plain)["images"] == {
+        each: f"muster-trainer-{each.lower()}:{version}" for each in ("JAX", "MPI", "PyTorch", "Ray", "TensorFlow")
+    }
     own = render(VARIANTS["own registry"])
     assert container(own)["image"] == "registry.example.com/ml/muster-operator@sha256:" + "a" * 64
     assert config(own)["images"]["PyTorch"] == "registry.example.com/ml/muster-trainer-pytorch:nightly"

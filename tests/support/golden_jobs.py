@@ -11,7 +11,13 @@ from muster.render.images import Images
 from muster.render.manifests import render
 
 IMAGES = Images(
-    {"JAX": "trainer-jax:1", "PyTorch": "trainer-pytorch:1", "Ray": "trainer-ray:1", "TensorFlow": "trainer-tensorflow:1"},
+    {
+        "JAX": "trainer-jax:1",
+        "MPI": "trainer-mpi:1",
+        "PyTorch": "trainer-pytorch:1",
+        "Ray": "trainer-ray:1",
+        "TensorFlow": "trainer-tensorflow:1",
+    },
     supervisor="operator:1",
 )
 UID = "11111111-2222-3333-4444-555555555555"
@@ -106,6 +112,12 @@ JOBS: dict[str, dict[str, Any]] = {
             "code": {"configMap": {"name": "ray"}},
             "config": {"rayStartParams": {"head": {"include-dashboard": "true"}, "worker": {"resources": '{"disk":1}'}}},
         },
+        "roles": {"worker": {"replicas": 2, "resources": GPUS}},
+        "checkpoint": CLAIM,
+    },
+    "mpi": {
+        "strategy": "MPI",
+        "trainer": {"script": "train.py", "code": {"configMap": {"name": "mpi"}}},
         "roles": {"worker": {"replicas": 2, "resources": GPUS}},
         "checkpoint": CLAIM,
     },

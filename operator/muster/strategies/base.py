@@ -45,8 +45,8 @@ class RoleRule:
     in_world: bool = True
     """Whether the role belongs to the world. A replica outside the world starts and ends without an effect on the training, and has no
     rank."""
-    ranked: bool = True
-    """Whether the processes of a role in the world have ranks. A launcher has none."""
+    ranked: bool | Callable[[Role], bool] = True
+    """Whether the processes of a role in the world have ranks. A launcher has none. It may depend on what the job says about the role."""
     decides_success: bool = False
     """Whether the job succeeds when all replicas of the role have succeeded. Exactly one role of a strategy decides. It is in the world."""
     restarts_with: RestartsWith = RestartScope.WHOLE_WORLD
@@ -315,8 +315,9 @@ class Strategy:
                 continue
             processes = 1 if rule.single_process or rule.slots else processes_of(role)
             slots = processes_of(role) if rule.slots else None
+            ranked = rule.in_world and (rule.ranked(role) if callable(rule.ranked) else rule.ranked)
             for index in range(role.replicas + (spares if name == self.worker_role else 0)):
-                rank = size if rule.in_world and rule.ranked else None
+                rank = size if ranked else None
                 replicas.append(ReplicaPlan(name, index, processes, rank, rule.ports, slots))
                 size += replicas[-1].ranks
         plan = WorldPlan(tuple(replicas), size=size)

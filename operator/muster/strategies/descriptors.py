@@ -27,6 +27,7 @@ FUNCTIONS: Mapping[str, tuple[str, ...]] = {
 }
 """The parts of a descriptor that are functions, with their arguments."""
 CHECK = ("strategy", "spec")
+RANKED = ("role",)
 
 
 def problems(strategy: object) -> Iterator[str]:
@@ -93,6 +94,7 @@ def _function_problems(strategy: Strategy) -> Iterator[str]:
         parts += [(f"checks[{index}]", check, CHECK) for index, check in enumerate(strategy.checks)]
     else:
         yield f"checks must be a tuple of functions ({', '.join(CHECK)}), not {strategy.checks!r}"
+    parts += [(f"ranked of role {name}", rule.ranked, RANKED) for name, rule in strategy.roles.items() if type(rule.ranked) is not bool]
     for part, function, arguments in parts:
         if part == "objects" and function is None:
             continue

@@ -10,7 +10,8 @@ from functools import partial
 from typing import Any
 
 from muster.api.problems import InvalidJobError, Problem
-from muster.strategies.base import ExtraObject, Placement, Strategy
+from muster.api.spec import RoleName
+from muster.strategies.base import ExtraObject, Placement, RoleRule, Strategy
 from muster_contract.text import printable
 
 OBJECT_NAME = r"[a-z][a-z0-9]{0,14}"
@@ -34,8 +35,12 @@ def guarded(strategy: Strategy, package: str) -> Strategy:
                 raise ValueError(f"object {extra.name} is for the roles {', '.join(sorted(unknown))}, and the strategy has no such role")
         return [replace(extra, data=guard(f"data of object {extra.name}", extra.data, _texts)) for extra in extras]
 
+    def rule_of(name: RoleName, rule: RoleRule) -> RoleRule:
+        return replace(rule, ranked=guard(f"ranked of role {name}", rule.ranked, bool)) if callable(rule.ranked) else rule
+
     return replace(
         strategy,
+        roles={name: rule_of(name, rule) for name, rule in strategy.roles.items()},
         environment=guard("environment", strategy.environment, _texts),
         objects=strategy.objects and guard("objects", strategy.objects, objects_of),
         placement=guard("placement", strategy.placement, _placement),

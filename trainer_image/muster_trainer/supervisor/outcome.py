@@ -81,6 +81,11 @@ class End:
         counts = self.exit_code == ExitCode.COMPLETED or (self.uses_contract and self.exit_code in set(ExitCode))
         return self.exit_code if counts and not self.is_early else None
 
+    @property
+    def failed_rank(self) -> int:
+        """The rank of the process that failed. A program that starts ranks by itself reports which of them did."""
+        return self.rank if self.error is None or self.error.failed_rank is None else self.error.failed_rank
+
     @cached_property
     def reading(self) -> Reading:
         """The message and the cause, from the end of the output."""
@@ -175,7 +180,7 @@ def _reports_lost_peer(end: End) -> bool:
 def describe(end: End) -> str:
     """A sentence with the rank, its end, and its own message, if any. Under torchrun, it is about the rank that failed first."""
     root_cause = end.reading.root_cause
-    rank = end.rank if root_cause is None or root_cause.rank is None else root_cause.rank
+    rank = end.failed_rank if root_cause is None or root_cause.rank is None else root_cause.rank
     message = (end.error.message if end.error else "") or end.permanent_failure or end.reading.message
     number = end.signal or end.reading.killed_by
     if number is not None:

@@ -476,7 +476,7 @@ class Replica:
         return replace(
             termination,
             reason=outcome.reason,
-            rank=culprit.rank,
+            rank=culprit.failed_rank,
             exit_code=culprit.exit_code,
             signal=None if culprit.signal is None else signal_name(culprit.signal),
             ended_at=next((ended.time for ended in self._ends if ended.process.rank == culprit.rank), None),
