@@ -133,7 +133,7 @@ class Cluster:
     """The control service of the cluster, as far as the head asks it."""
 
     def __init__(self, gcs: str) -> None:
-        from ray._raylet import GcsClient  # type: ignore[attr-defined]
+        from ray._raylet import GcsClient
 
         self._client = GcsClient(address=gcs)
 

@@ -27,7 +27,7 @@ STEP, TOTAL, LOSS = "step", "total", "loss"
 """The metrics that a report may have for Muster. Without a step, reports are counted."""
 
 
-class Controller(WorkerGroupCallback, ReportCallback):
+class Controller(WorkerGroupCallback, ReportCallback):  # type: ignore[misc]
     """In the controller: gives the workers their ranks, and passes on what they report together."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Controller(WorkerGroupCallback, ReportCallback):
         return int(step) if _is_count(step) else (self._step or 0) + 1  # type: ignore[call-overload]
 
 
-class Worker(WorkerCallback):
+class Worker(WorkerCallback):  # type: ignore[misc]
     """In each worker: lets `ray.train.get_checkpoint()` return the newest checkpoint of the job, after its files were verified."""
 
     def after_init_train_context(self) -> None:
@@ -72,7 +72,7 @@ class Worker(WorkerCallback):
 
 def free_address() -> str:
     """The address of this node, with a port below a free one, because ranks meet at a port above that of the framework."""
-    address = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+    address = ray.util.get_node_ip_address()
     with socket.socket() as free:
         free.bind(("", 0))
         return f"{address}:{free.getsockname()[1] - PORTS_APART}"
