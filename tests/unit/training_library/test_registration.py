@@ -207,7 +207,7 @@ def test_an_optimizer_whose_closure_fails_still_has_the_state_of_the_last_step(c
 @pytest.mark.torch
 def test_an_accelerator_stands_for_all_that_it_has_prepared(tmp_path: Path, enter: Enter) -> None:
     import torch
-    from accelerate import Accelerator
+    from accelerate import Accelerator  # type: ignore[import-untyped]
 
     accelerator = Accelerator(cpu=True)
     sent = enter(tmp_path / "storage")
