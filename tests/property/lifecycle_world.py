@@ -810,8 +810,8 @@ def check_root_cause(old: TrainingJobStatus, new: TrainingJobStatus, observed: O
         ended = [view for view in ended if view.phase is ReplicaPhase.FAILED and view.deleting is None]
         if any(view.disruption not in (None, DEVICE_TAINT) or view.reason == "Evicted" for view in ended):
             check(record.failure_class is PREEMPTION, "root cause", f"attempt {record.attempt} was taken away, not {record.reason}")
-        spoken = [view.report.termination for view in views if view.report and view.report.termination and view.role != EVALUATOR]
-        if any(words.attempt == record.attempt and words.code != 20 for words in spoken):
+        spoken = [(view, view.report.termination) for view in views if view.report and view.report.termination and view.role != EVALUATOR]
+        if any(view.about(words.attempt) == record.attempt and words.code != 20 for view, words in spoken):
             check(
                 record.reason is not Reason.PEER_LOST,
                 "root cause",
