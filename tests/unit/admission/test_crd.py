@@ -25,7 +25,9 @@ from muster.strategies.registry import BUILT_IN, RESERVED_BUILT_IN
 from tests.support.golden_jobs import JOBS as GOLDEN_JOBS
 
 ROOT = Path(__file__).resolve().parents[3]
-EXAMPLES = sorted(set((ROOT / "examples").rglob("*.yaml")) - set((ROOT / "examples").glob("compare-*.yaml")))
+EXAMPLES = sorted(
+    set((ROOT / "examples").rglob("*.yaml")) - {*(ROOT / "examples").glob("compare-*.yaml"), *(ROOT / "examples/other-tools").iterdir()}
+)
 CRDS = sorted((ROOT / "crds").glob("*.yaml"))
 
 ALLOWED = {

@@ -54,7 +54,7 @@ def test_other_properties_are_refused(sent: dict[str, Any]) -> None:
         report(fingerprints=[sent])
 
 
-def test_a_report_of_an_older_release_has_its_termination_message_under_the_older_name() -> None:
+def test_a_report_of_an_older_release_names_its_termination_message_otherwise() -> None:
     old = {"job": "default/a", "pod": "a-worker-0", "role": "worker", "index": 0, "attempt": 1, "lastWords": {"code": 20, "attempt": 1}}
     termination = decode(Report, old).termination
     assert termination is not None

@@ -286,7 +286,7 @@ def test_the_file_says_what_changes_above_the_job() -> None:
     assert text.startswith("# Converted from PyTorchJob a.\n# - spec.trainer.command: write")
 
 
-def test_what_the_result_lacks_is_said_first() -> None:
+def test_the_first_notes_name_what_the_result_lacks() -> None:
     long = {**kubeflow("PyTorchJob", {"Worker": group(2, **PLAIN)}), "metadata": {"name": "a" * 70}}
     assert notes(one(long))[0].startswith("correct before you apply it: metadata.name: ")
 
