@@ -27,10 +27,11 @@ class Installation:
     images: dict[str, str]
 
     def values(self) -> dict[str, Any]:
-        """The values that name the images of the tests."""
+        """The values that name the images of the tests. Engines beside the core have none here, and keep the chart's image."""
         tags = {target: image.partition(":")[2] for target, image in self.images.items()}
         frameworks = yaml.safe_load((CHART / "values.yaml").read_text())["jobDefaults"]["images"]
-        trainers = {name: {"tag": tags[f"trainer-{name.lower()}"]} for name in frameworks}
+        built = {name: tags.get(f"trainer-{name.lower()}") for name in frameworks}
+        trainers = {name: {"tag": tag} for name, tag in built.items() if tag}
         return {"operator": {"image": {"tag": tags["operator"]}}, "jobDefaults": {"images": trainers}}
 
     def install(self, *options: str, values: dict[str, Any] | None = None) -> None:
