@@ -20,11 +20,11 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 from muster.strategies.registry import strategy_of
 from muster_contract.environment import EVENTS_FD
-from muster_trainer import warm
+from muster_trainer import process, warm
 from muster_trainer.supervisor.processes import die_with_parent
 
 STRATEGIES = {"PyTorch": ("DDP", "FSDP"), "TensorFlow": ("MultiWorkerMirrored", "ParameterServer"), "JAX": ("JAX",)}
@@ -143,13 +143,14 @@ def serve(connection: socket.socket, strategies: list[str]) -> None:
                     connection.sendall(json.dumps({"pid": key.data, "code": os.waitstatus_to_exitcode(status)}).encode())
 
 
-def become(request: dict[str, Any], descriptors: list[int]) -> None:
+def become(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
     """What a new interpreter would do with its folder and PYTHONPATH, and then what any fork of a warm parent does."""
     output, *others = descriptors
     os.chdir(request["folder"])
     sys.path[:0] = [path for path in request["env"].get("PYTHONPATH", "").split(os.pathsep) if path and path not in sys.path]
     passed = dict(zip(request["passed"], map(str, others), strict=True))
     warm.become({**request["env"], **passed}, [output, os.dup(output)], os.getppid())
+    process.main()
 
 
 if __name__ == "__main__":
