@@ -105,8 +105,7 @@ def _live(
     replica = ReplicaEnvironment.from_environment(environ)
     try:
         spec, environ = replica.trainer_spec, unpacked(environ)
-        runs_programs = not spec.is_bundled or spec.program_of(replica.role, replica.index) is not None
-        listener = _listener(replica) if runs_programs else None
+        listener = None if spec.is_bundled else _listener(replica)
         with closing(listener) if listener else nullcontext():
             if listener:
                 environ = {**with_library(environ), **listener.variables, **_status_variables(environ, replica, listener)}
