@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import atexit
+import gc
 import importlib
 import os
 import random
@@ -68,6 +70,7 @@ def run(arguments: list[str]) -> NoReturn:
     """Runs a program as `python PROGRAM ARGUMENT...` does, in this process, and ends it."""
     sys.argv[:] = arguments
     sys.path.insert(0, os.path.dirname(os.path.realpath(arguments[0])))
+    atexit.register(gc.unfreeze)  # the warm parent has frozen all objects; libraries such as Triton would print that they have leaked
     _seed()
     try:
         runpy.run_path(arguments[0], run_name="__main__")
