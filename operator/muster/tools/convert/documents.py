@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from muster.admission.read import InvalidJobFileError, check_job
@@ -12,7 +11,7 @@ from muster.admission.yaml_text import UnreadableYamlError, read_yaml, write_yam
 from muster.api.constants import KIND
 from muster.strategies.registry import STRATEGIES
 from muster.tools.convert import kubeflow, kubernetes, ray, scripts
-from muster.tools.convert.job import ENTRYPOINT, Conversion, ConvertError, mapping
+from muster.tools.convert.job import Conversion, ConvertError, mapping, named
 
 Converter = Callable[[Conversion, Mapping[str, Any], Sequence[Mapping[str, Any]]], None]
 CONVERTERS: Mapping[tuple[str, str], Converter] = {
@@ -40,7 +39,7 @@ _RUNTIMES = ("TrainingRuntime", "ClusterTrainingRuntime")
 def convert(text: str) -> list[Conversion]:
     """Converts each document of `text` that is a job. Raises ConvertError if there is none, or if one cannot be converted."""
     if re.match(r"#!.*\n", text) and "#SBATCH" in text:
-        job = Conversion("a Slurm script", "")
+        job = Conversion("a Slurm script")
         scripts.sbatch(job, text)
         return [_finished(job)]
     if "{{" in text and re.search(r"{{-?\s*[.\w]", text):
@@ -88,8 +87,8 @@ def _converter(document: Mapping[str, Any]) -> Converter | None:
 
 def _convert(document: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> Conversion:
     metadata = mapping(document.get("metadata"), "metadata")
-    name = str(metadata.get("name") or metadata.get("generateName") or document.get("name") or "converted").rstrip("-")
-    job = Conversion(_origin(document), re.sub(r"[^a-z0-9.-]+", "-", name.lower()))
+    job = Conversion(_origin(document))
+    named(job, str(metadata.get("name") or str(metadata.get("generateName") or "").rstrip("-") or document.get("name") or "converted"))
     job.namespace = str(metadata["namespace"]) if metadata.get("namespace") else None
     job.labels = dict(mapping(metadata.get("labels"), "metadata.labels"))
     if "generateName" in metadata:
@@ -110,11 +109,7 @@ def _finished(job: Conversion) -> Conversion:
         check_job(job.document(), source=job.name)
     except InvalidJobFileError as error:
         for problem in error.problems:
-            job.notes.insert(0, replace(job.notes[0], field="correct before you apply it", text=str(problem)))
-    if ENTRYPOINT in (job.spec["trainer"].get("command") or ()):
-        first = next(note for note in job.notes if note.field == "spec.trainer.command")
-        job.notes.remove(first)
-        job.notes.insert(0, first)
+            job.note("correct before you apply it", str(problem), first=True)
     return job
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,21 +33,20 @@ class Conversion:
     """One converted document. `origin` is its kind and name."""
 
     origin: str
-    name: str
+    name: str = ""
     namespace: str | None = None
     labels: dict[str, Any] = field(default_factory=dict)
-    annotations: dict[str, Any] = field(default_factory=dict)
     spec: dict[str, Any] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
 
-    def note(self, where: str, text: str) -> None:
-        """Adds a note once."""
+    def note(self, where: str, text: str, *, first: bool = False) -> None:
+        """Adds a note once: `first` if the job cannot run before the user has done what it says."""
         if (note := Note(where, text)) not in self.notes:
-            self.notes.append(note)
+            self.notes.insert(0 if first else len(self.notes), note)
 
     def document(self) -> dict[str, Any]:
         """The TrainingJob."""
-        given = {"name": self.name, "namespace": self.namespace, "labels": self.labels, "annotations": self.annotations}
+        given = {"name": self.name, "namespace": self.namespace, "labels": self.labels}
         metadata = {key: value for key, value in given.items() if value}
         return {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": self.spec}
 
@@ -63,6 +63,30 @@ class Conversion:
         for key in source:
             if key not in known:
                 self.note(f"{where}.{key}".lstrip("."), reason or "has no counterpart, and is left out")
+
+
+LIMITS = {
+    "backoffLimit": "recovery.application.limit",
+    "activeDeadlineSeconds": "activeDeadlineSeconds",
+    "ttlSecondsAfterFinished": "ttlSecondsAfterFinished",
+    "suspend": "suspend",
+}
+"""The fields below `spec` for what most kinds of jobs call by the same names."""
+
+
+def write_limits(job: Conversion, source: Mapping[str, Any]) -> None:
+    """Writes the fields of `LIMITS` that the source has."""
+    for name, path in LIMITS.items():
+        value = source.get(name)
+        if value is not None and value is not False:  # 0 is a limit
+            job.set(path, value)
+
+
+def named(job: Conversion, name: str) -> None:
+    """Gives the job this name, as far as a name of Kubernetes allows."""
+    job.name = re.sub(r"[^a-z0-9-]+", "-", name.lower()).strip("-") or "converted"
+    if job.name != name:
+        job.note("metadata.name", f"was {name}, which is no name of a TrainingJob")
 
 
 def mapping(value: Any, where: str) -> dict[str, Any]:

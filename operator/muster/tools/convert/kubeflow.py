@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from muster.tools.convert.job import Conversion, ConvertError, count, mapping, mappings, texts
+from muster.tools.convert.job import LIMITS, Conversion, ConvertError, count, mapping, mappings, write_limits
 from muster.tools.convert.pods import Template, add_variables, differences, write_role
 from muster.tools.convert.programs import Program, without_launcher, write
 
@@ -22,7 +22,7 @@ def pytorch_job(job: Conversion, document: Document, _: Sequence[Document]) -> N
     job.set("strategy", "DDP")
     total = sum(count(each.get("replicas"), f"pytorchReplicaSpecs.{name}.replicas") for name, each in replicas.items())
     template = _one_template(job, replicas, ("Worker", "Master"), "pytorchReplicaSpecs", ("pytorch",))
-    _write_workers(job, template, total, processes=spec.get("nprocPerNode"))
+    write_workers(job, template, total, processes=spec.get("nprocPerNode"))
     elastic = mapping(spec.get("elasticPolicy"), "spec.elasticPolicy")
     _elastic(job, elastic, total)
     _run_policy(job, mapping(spec.get("runPolicy"), "spec.runPolicy"))
@@ -39,7 +39,7 @@ def hyperpod_job(job: Conversion, document: Document, _: Sequence[Document]) -> 
     total = sum(count(each.get("replicas"), f"spec.replicaSpecs[{index}].replicas") for index, each in enumerate(groups))
     named = {str(each.get("name") or index): each for index, each in enumerate(groups)}
     template = _one_template(job, named, tuple(named), "spec.replicaSpecs", ("pytorch",))
-    _write_workers(job, template, total, processes=spec.get("nprocPerNode"))
+    write_workers(job, template, total, processes=spec.get("nprocPerNode"))
     policy = mapping(spec.get("runPolicy"), "spec.runPolicy")
     _run_policy(job, {**policy, "backoffLimit": policy.get("jobMaxRetryCount", policy.get("backoffLimit"))})
     job.unmapped(spec, ("replicaSpecs", "nprocPerNode", "runPolicy"), "spec")
@@ -70,7 +70,7 @@ def tf_job(job: Conversion, document: Document, _: Sequence[Document]) -> None:
         job.set("strategy", "MultiWorkerMirrored")
         total = counts.get("Chief", 0) + counts.get("Worker", 0)
         template = _one_template(job, replicas, ("Worker", "Chief"), "tfReplicaSpecs", names)
-        _write_workers(job, template, total)
+        write_workers(job, template, total)
         if "Chief" in replicas:
             job.note("spec.roles.worker", "has the chief as worker-0: TF_CONFIG names it worker 0, not chief")
     if "Evaluator" in replicas:
@@ -99,14 +99,15 @@ def mpi_job(job: Conversion, document: Document, _: Sequence[Document]) -> None:
         fields["processesPerReplica"] = slots
     if program.launcher == "mpirun":
         job.note("spec.trainer", "is the program below mpirun: Muster runs mpirun itself, without sshd")
-        if program.total is not None and program.total != number * slots:
-            job.note("spec.roles.worker", f"has {number} x {slots} slots, and the job ran mpirun with -np {program.total}")
+        total = (number + bool(spec.get("runLauncherAsWorker"))) * slots
+        if program.total is not None and program.total != total:
+            job.note("spec.roles", f"have {total} slots, and the job ran mpirun with -np {program.total}")
     for role in job.spec["roles"].values():
         add_variables(role, program.variables)
     policy = mapping(spec.get("runPolicy"), "spec.runPolicy")
     _run_policy(job, {"cleanPodPolicy": spec.get("cleanPodPolicy"), **policy})
     if spec.get("runLauncherAsWorker"):
-        job.note("spec.runLauncherAsWorker", "has no counterpart: the launcher has no slots; add one worker")
+        job.spec["roles"]["launcher"]["processesPerReplica"] = slots
     if (kind := spec.get("mpiImplementation")) not in (None, "OpenMPI"):
         job.note("spec.mpiImplementation", f"is {kind}; Muster runs Open MPI, so build the program with Open MPI")
     known = ("mpiReplicaSpecs", "slotsPerWorker", "runPolicy", "cleanPodPolicy", "runLauncherAsWorker", "mpiImplementation")
@@ -133,12 +134,11 @@ def train_job(job: Conversion, document: Document, others: Sequence[Document]) -
     if env := trainer.get("env"):
         container["env"] = [*mappings(container.get("env"), "env"), *mappings(env, "spec.trainer.env")]
     template.container = container
-    _write_workers(job, template, nodes, processes=processes)
+    write_workers(job, template, nodes, processes=processes)
     _inputs(job, mapping(spec.get("initializer"), "spec.initializer"))
     for name in ("podTemplateOverrides", "podSpecOverrides"):
         _overrides(job, mappings(spec.get(name), f"spec.{name}"), name)
-    if spec.get("suspend"):
-        job.set("suspend", True)
+    write_limits(job, spec)
     known = ("runtimeRef", "trainer", "initializer", "podTemplateOverrides", "podSpecOverrides", "suspend", "labels", "annotations")
     job.unmapped(spec, known, "spec")
 
@@ -238,8 +238,8 @@ def _write_program(job: Conversion, template: Template) -> Program:
     return program
 
 
-def _write_workers(job: Conversion, template: Template, replicas: int, processes: Any = None) -> None:
-    """Writes the program and the role worker, with as many processes in each replica as before."""
+def write_workers(job: Conversion, template: Template, replicas: int, processes: Any = None) -> None:
+    """Writes the program and the role worker of a job whose pods all run the same, with as many processes in each replica as before."""
     program = _write_program(job, template)
     fields = write_role(job, "worker", template, replicas)
     if program.launcher == "torchrun":
@@ -292,15 +292,9 @@ def _elastic(job: Conversion, policy: Mapping[str, Any], total: int) -> None:
 
 
 def _run_policy(job: Conversion, policy: Mapping[str, Any]) -> None:
-    for source, path in (
-        ("backoffLimit", "recovery.application.limit"),
-        ("cleanPodPolicy", "cleanPodPolicy"),
-        ("ttlSecondsAfterFinished", "ttlSecondsAfterFinished"),
-        ("activeDeadlineSeconds", "activeDeadlineSeconds"),
-        ("suspend", "suspend"),
-    ):
-        if policy.get(source) not in (None, False):
-            job.set(path, policy[source])
+    write_limits(job, policy)
+    if policy.get("cleanPodPolicy"):
+        job.set("cleanPodPolicy", policy["cleanPodPolicy"])
     scheduling = mapping(policy.get("schedulingPolicy"), "spec.runPolicy.schedulingPolicy")
     for source, path in (("queue", "scheduling.queue"), ("priorityClass", "scheduling.priorityClassName")):
         if scheduling.get(source):
@@ -308,29 +302,11 @@ def _run_policy(job: Conversion, policy: Mapping[str, Any]) -> None:
     if scheduling:
         job.set("scheduling.gang", "Required")
     job.unmapped(scheduling, ("queue", "priorityClass", "minAvailable", "minResources"), "spec.runPolicy.schedulingPolicy")
-    known = (
-        "backoffLimit",
-        "cleanPodPolicy",
-        "ttlSecondsAfterFinished",
-        "activeDeadlineSeconds",
-        "suspend",
-        "schedulingPolicy",
-        "managedBy",
-    )
-    job.unmapped({key: value for key, value in policy.items() if value is not None}, (*known, "jobMaxRetryCount"), "spec.runPolicy")
+    known = ("cleanPodPolicy", "schedulingPolicy", "managedBy", "jobMaxRetryCount", *LIMITS)
+    job.unmapped({key: value for key, value in policy.items() if value is not None}, known, "spec.runPolicy")
 
 
 def write_queue(job: Conversion) -> None:
     """Moves the label of Kueue's queue into the spec."""
     if queue := job.labels.pop(_QUEUE, None):
         job.set("scheduling.queue", str(queue))
-
-
-def command_of(template: Template) -> list[str]:
-    """The whole command line of a template."""
-    return [*texts(template.command, "command"), *template.args]
-
-
-def write_workers(job: Conversion, template: Template, replicas: int) -> None:
-    """Writes the program and the workers of a job whose pods all run the same."""
-    _write_workers(job, template, replicas)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from muster.tools.convert.job import Conversion, ConvertError, count, mapping, mappings
+from muster.tools.convert.job import LIMITS, Conversion, ConvertError, count, mapping, mappings, write_limits
 from muster.tools.convert.kubeflow import write_workers
 from muster.tools.convert.pods import Template
 
@@ -25,9 +25,9 @@ def plain_job(job: Conversion, document: Document, _: Sequence[Document]) -> Non
         )
     job.set("strategy", "DDP")
     write_workers(job, Template(spec.get("template"), "spec.template", ("trainer",)), replicas)
-    _limits(job, spec)
+    write_limits(job, spec)
     job.note("spec.strategy", _NETWORK)
-    job.unmapped(spec, ("parallelism", "completions", "completionMode", "template", *_LIMITS, "selector", "podReplacementPolicy"), "spec")
+    job.unmapped(spec, ("parallelism", "completions", "completionMode", "template", *LIMITS, "selector", "podReplacementPolicy"), "spec")
 
 
 def job_set(job: Conversion, document: Document, _: Sequence[Document]) -> None:
@@ -45,27 +45,11 @@ def job_set(job: Conversion, document: Document, _: Sequence[Document]) -> None:
     number = count(group.get("replicas"), "spec.replicatedJobs[0].replicas") * count(inner.get("parallelism"), "parallelism")
     job.set("strategy", "DDP")
     write_workers(job, Template(inner.get("template"), "spec.replicatedJobs[0].template.spec.template", ("trainer",)), number)
-    _limits(job, inner)
+    write_limits(job, inner)
     policy = mapping(spec.get("failurePolicy"), "spec.failurePolicy")
     if "maxRestarts" in policy:
         job.set("recovery.application.limit", count(policy["maxRestarts"], "spec.failurePolicy.maxRestarts"))
     job.unmapped(policy, ("maxRestarts", "restartStrategy"), "spec.failurePolicy", "is left out: the class of a failure decides")
-    if spec.get("suspend"):
-        job.set("suspend", True)
+    write_limits(job, spec)
     job.note("spec.strategy", _NETWORK)
-    job.unmapped(spec, ("replicatedJobs", "failurePolicy", "suspend", "network", "successPolicy", "ttlSecondsAfterFinished"), "spec")
-    if spec.get("ttlSecondsAfterFinished") is not None:
-        job.set("ttlSecondsAfterFinished", spec["ttlSecondsAfterFinished"])
-
-
-_LIMITS = ("backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished", "suspend")
-
-
-def _limits(job: Conversion, spec: Mapping[str, Any]) -> None:
-    if spec.get("backoffLimit") is not None:
-        job.set("recovery.application.limit", spec["backoffLimit"])
-    for name in ("activeDeadlineSeconds", "ttlSecondsAfterFinished"):
-        if spec.get(name) is not None:
-            job.set(name, spec[name])
-    if spec.get("suspend"):
-        job.set("suspend", True)
+    job.unmapped(spec, ("replicatedJobs", "failurePolicy", "network", "successPolicy", "suspend", "ttlSecondsAfterFinished"), "spec")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from muster.strategies.accelerators import ACCELERATORS, whole
 from muster.tools.convert.job import Conversion, mapping, mappings, texts
 
 TRAINER = "trainer"
 _PORTS = ("pytorchjob-port", "tfjob-port", "mpijob-port", "gcs-server", "dashboard", "client", "redis", "serve")
 _SET_BY_MUSTER = ("restartPolicy", "activeDeadlineSeconds", "hostname", "subdomain")
-_ACCELERATORS = ("nvidia.com/gpu", "amd.com/gpu", "google.com/tpu", "habana.ai/gaudi")
 
 
 class Template:
@@ -40,7 +40,7 @@ class Template:
         """The number of accelerators of the container."""
         resources = mapping(self.container.get("resources"), f"{self.where}.resources")
         limits = {**mapping(resources.get("requests"), ""), **mapping(resources.get("limits"), "")}
-        return sum(int(str(limits[name])) for name in _ACCELERATORS if str(limits.get(name, "")).isdecimal())
+        return sum(whole(str(limits.get(name))) or 0 for name in ACCELERATORS)
 
 
 def write_role(job: Conversion, role: str, template: Template, replicas: int) -> dict[str, Any]:

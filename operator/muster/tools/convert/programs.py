@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from muster.tools.convert.job import ENTRYPOINT, Conversion, ConvertError
@@ -18,16 +18,52 @@ _MPIRUN_VALUES: Mapping[str, int] = {
     **dict.fromkeys(
         ("np", "n", "c", "N", "npernode", "bind-to", "map-by", "rank-by", "host", "H", "hostfile", "machinefile", "x", "ppn"), 1
     ),
-    **dict.fromkeys(("wdir", "wd", "prefix", "tag", "timeout", "report-uri", "output-filename", "hosts", "f", "env", "genv"), 1),
-    **dict.fromkeys(("mca", "gmca", "pmixmca", "prtemca", "genvlist", "iface"), 2),
-    "genvlist": 1,
-    "iface": 1,
-    "env": 2,
-    "genv": 2,
+    **dict.fromkeys(("wdir", "wd", "prefix", "tag", "timeout", "report-uri", "output-filename", "hosts", "f", "genvlist", "iface"), 1),
+    **dict.fromkeys(("mca", "gmca", "pmixmca", "prtemca", "env", "genv"), 2),
 }
 """Flags of mpirun, and the number of words that follow each."""
 _SRUN = re.compile(r"(?:.*/)?srun$")
-_SRUN_VALUES = ("n", "N", "c", "J", "w", "p", "t", "G", "o", "e")
+_SRUN_VALUES = frozenset(
+    [
+        "n",
+        "ntasks",
+        "N",
+        "nodes",
+        "c",
+        "cpus-per-task",
+        "J",
+        "job-name",
+        "w",
+        "nodelist",
+        "p",
+        "partition",
+        "t",
+        "time",
+        "G",
+        "gpus",
+        "o",
+        "output",
+        "e",
+        "error",
+        "A",
+        "account",
+        "mpi",
+        "cpu-bind",
+        "gpu-bind",
+        "ntasks-per-node",
+        "gpus-per-node",
+        "gpus-per-task",
+        "gres",
+        "mem",
+        "mem-per-cpu",
+        "export",
+        "chdir",
+        "D",
+        "container-image",
+        "container-mounts",
+    ]
+)
+"""Flags of srun with a value, which may be a word of its own."""
 
 
 @dataclass
@@ -56,7 +92,8 @@ def write(job: Conversion, program: Program, args: Sequence[str] = ()) -> None:
     words = [*program.words]
     if not words:
         job.set("trainer.command", [ENTRYPOINT])
-        job.note("spec.trainer.command", f"write the program of the image in place of {ENTRYPOINT}; the file does not name it")
+        message = f"write the program of the image in place of {ENTRYPOINT}; the file does not name it"
+        job.note("spec.trainer.command", message, first=True)
         if args:
             job.set("trainer.args", list(args))
         return
@@ -84,9 +121,11 @@ def split(text: str, where: str) -> list[str]:
         raise ConvertError(f"{where}: {text!r} cannot be split into words: {error}") from None
 
 
-def _flag(word: str) -> tuple[str, str | None]:
-    name, equals, value = word.lstrip("-").partition("=")
-    return name, value if equals else None
+def _flags(rest: list[str], count: Callable[[str], int]) -> Iterator[tuple[str, list[str]]]:
+    """Takes the flags from the front of `rest`: the name of each, and its values. `count` says how many words of their own these are."""
+    while rest and rest[0].startswith("-"):
+        name, equals, value = rest.pop(0).lstrip("-").partition("=")
+        yield name, [value] if equals else [rest.pop(0) for _ in range(count(name)) if rest]
 
 
 def _torchrun(program: Program) -> Program:
@@ -98,26 +137,17 @@ def _torchrun(program: Program) -> Program:
     else:
         return program
     program.launcher, as_module = "torchrun", False
-    while rest and rest[0].startswith("-"):
-        name, value = _flag(rest.pop(0))
-        name = name.replace("_", "-")
-        if name in _TORCHRUN_SWITCHES:
-            as_module = as_module or name in ("m", "module")
-            continue
-        if value is None and rest:
-            value = rest.pop(0)
-        _torchrun_flag(program, name, value or "")
+    for spelled, values in _flags(rest, lambda name: name.replace("_", "-") not in _TORCHRUN_SWITCHES):
+        name, value = spelled.replace("_", "-"), "".join(values)
+        as_module = as_module or name in ("m", "module")
+        if name == "nproc-per-node":
+            program.processes = int(value) if value.isdecimal() else value
+        elif name == "nnodes":
+            program.nodes = value
+        elif name == "max-restarts" and value.isdecimal():
+            program.restarts = int(value)
     program.words = ["python3", "-m", *rest] if as_module else rest
     return program
-
-
-def _torchrun_flag(program: Program, name: str, value: str) -> None:
-    if name == "nproc-per-node":
-        program.processes = int(value) if value.isdecimal() else value
-    elif name == "nnodes":
-        program.nodes = value
-    elif name == "max-restarts" and value.isdecimal():
-        program.restarts = int(value)
 
 
 def _mpirun(program: Program) -> Program:
@@ -126,18 +156,17 @@ def _mpirun(program: Program) -> Program:
         return program
     rest = words[1:]
     program.launcher = "mpirun"
-    while rest and rest[0].startswith("-"):
-        name, value = _flag(rest.pop(0))
-        values = [value] if value is not None else [rest.pop(0) for _ in range(_MPIRUN_VALUES.get(name, 0)) if rest]
-        if name in ("np", "n", "c") and values and (values[0] or "").isdecimal():
-            program.total = int(values[0] or 0)
-        elif name == "x" and values and "=" in (values[0] or ""):
-            key, _, text = (values[0] or "").partition("=")
-            program.variables[key] = text
-        elif name in ("env", "genv") and len(values) == 2:
-            program.variables[values[0] or ""] = values[1] or ""
-        elif name == "mca" and len(values) == 2:
-            program.variables[f"OMPI_MCA_{values[0]}"] = values[1] or ""
+    for name, values in _flags(rest, lambda name: _MPIRUN_VALUES.get(name, 0)):
+        match name, values:
+            case "np" | "n" | "c", [number] if number.isdecimal():
+                program.total = int(number)
+            case "x", [variable] if "=" in variable:
+                key, _, text = variable.partition("=")
+                program.variables[key] = text
+            case "env" | "genv", [key, text]:
+                program.variables[key] = text
+            case "mca", [key, text]:
+                program.variables[f"OMPI_MCA_{key}"] = text
     program.words = rest
     return program
 
@@ -148,11 +177,8 @@ def _srun(program: Program) -> Program:
         return program
     rest = words[1:]
     program.launcher = "srun"
-    while rest and rest[0].startswith("-"):
-        word = rest.pop(0)
-        short = not word.startswith("--")
-        if short and len(word) == 2 and word[1] in _SRUN_VALUES and rest:
-            rest.pop(0)
+    for _ in _flags(rest, lambda name: name in _SRUN_VALUES):
+        pass
     program.words = rest
     return program
 

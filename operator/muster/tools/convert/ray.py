@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from muster.admission.yaml_text import UnreadableYamlError, read_yaml
-from muster.tools.convert.job import Conversion, ConvertError, count, mapping, mappings
+from muster.tools.convert.job import LIMITS, Conversion, ConvertError, count, mapping, mappings, write_limits
 from muster.tools.convert.pods import Template, add_variables, differences, write_role
 from muster.tools.convert.programs import Program, split, write
 
 Document = Mapping[str, Any]
-_KNOWN = ("entrypoint", "runtimeEnvYAML", "rayClusterSpec", "shutdownAfterJobFinishes", "ttlSecondsAfterFinished", "activeDeadlineSeconds")
+_KNOWN = ("entrypoint", "runtimeEnvYAML", "rayClusterSpec", "shutdownAfterJobFinishes", "submissionMode", "jobId", *LIMITS)
 
 
 def ray_job(job: Conversion, document: Document, _: Sequence[Document]) -> None:
@@ -51,15 +51,11 @@ def ray_job(job: Conversion, document: Document, _: Sequence[Document]) -> None:
     variables = _runtime_environment(job, spec.get("runtimeEnvYAML"))
     for role in roles:
         add_variables(role, variables)
-    if spec.get("backoffLimit") is not None:
-        job.set("recovery.application.limit", spec["backoffLimit"])
-    for name in ("ttlSecondsAfterFinished", "activeDeadlineSeconds", "suspend"):
-        if spec.get(name) not in (None, False):
-            job.set(name, spec[name])
+    write_limits(job, spec)
     if spec.get("shutdownAfterJobFinishes") is False:
         job.note("spec.shutdownAfterJobFinishes", "the pods end with the job; cleanPodPolicy: None keeps them for their logs")
     job.note("spec.trainer", "the head runs the entrypoint itself: its exit code is the result, and no submitter pod is needed")
-    job.unmapped(spec, (*_KNOWN, "backoffLimit", "suspend", "submissionMode", "jobId"), "spec")
+    job.unmapped(spec, _KNOWN, "spec")
 
 
 def _start_parameters(job: Conversion, role: str, group: Mapping[str, Any]) -> None:

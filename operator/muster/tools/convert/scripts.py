@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from muster.tools.convert.job import Conversion, ConvertError, count, mapping
+from muster.tools.convert.job import Conversion, ConvertError, count, mapping, named
 from muster.tools.convert.pods import add_variables
 from muster.tools.convert.programs import Program, names_in, split, without_launcher, write
 
@@ -90,7 +90,7 @@ def sbatch(job: Conversion, text: str) -> None:
     launches = [line for line in lines if re.match(r"(?:\S*/)?srun\b", line)] or [line for line in lines if "torchrun" in line]
     if len(launches) != 1:
         raise ConvertError(f"the script has {len(launches)} lines that start with srun or torchrun; leave the one that starts the training")
-    job.name = _name(flags.get("--job-name") or "from-slurm")
+    named(job, flags.get("--job-name") or "from-slurm")
     job.set("strategy", "DDP")
     program = without_launcher(split(launches[0], "srun"))
     write(job, program)
@@ -159,7 +159,3 @@ def _seconds(text: str) -> int:
     else:
         hours, minutes, seconds = [[0, *parts, 0], [0, *parts], parts][len(parts) - 1]
     return (int(days) if days.isdecimal() else 0) * 86400 + hours * 3600 + minutes * 60 + seconds
-
-
-def _name(text: str) -> str:
-    return re.sub(r"[^a-z0-9-]+", "-", text.lower()).strip("-")[:40] or "from-slurm"

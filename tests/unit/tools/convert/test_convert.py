@@ -235,6 +235,31 @@ def test_a_ray_job_becomes_a_job_whose_head_runs_the_entrypoint() -> None:
     assert [note.split(":")[0] for note in notes(result)] == ["spec.roles.worker.replicas", "spec.runtimeEnvYAML.pip", "spec.trainer"]
 
 
+def test_an_mpi_job_becomes_a_launcher_and_workers_without_mpirun() -> None:
+    command = ["mpirun", "--allow-run-as-root", "-np", "4", "-x", "A=1", "-mca", "btl", "^openib", "python", "t.py", "-np"]
+    replicas = {"Launcher": group(command=command), "Worker": group(2)}
+    result = one(kubeflow("MPIJob", replicas, slotsPerWorker=2, runPolicy={"backoffLimit": 0}))
+    variables = [{"name": "A", "value": "1"}, {"name": "OMPI_MCA_btl", "value": "^openib"}]
+    template = {"spec": {"containers": [{"name": "trainer", "env": variables}]}}
+    assert result.spec == {
+        "strategy": "MPI",
+        "trainer": {"image": "me/train:1", "script": "t.py", "args": ["-np"]},
+        "roles": {
+            "launcher": {"replicas": 1, "template": template},
+            "worker": {"replicas": 2, "processesPerReplica": 2, "template": template},
+        },
+        "recovery": {"application": {"limit": 0}},
+    }
+    assert [note.split(":")[0] for note in notes(result)] == ["spec.trainer"]
+
+
+def test_a_launcher_that_is_a_worker_too_has_slots() -> None:
+    replicas = {"Launcher": group(command=["mpirun", "-np", "4", "/run"]), "Worker": group(2)}
+    result = one(kubeflow("MPIJob", replicas, slotsPerWorker=2, runLauncherAsWorker=True))
+    assert result.spec["roles"]["launcher"] == {"replicas": 1, "processesPerReplica": 2}
+    assert "spec.roles: have 6 slots, and the job ran mpirun with -np 4" in notes(result)
+
+
 def test_the_example_is_converted_as_the_docs_say() -> None:
     [result] = convert((Path(__file__).parents[4] / "examples/other-tools/pytorchjob.yaml").read_text())
     assert result.spec["roles"]["worker"]["replicas"] == 4
@@ -249,7 +274,7 @@ def test_a_batch_script_of_slurm_becomes_a_job() -> None:
 #SBATCH --time=1-02:30
 #SBATCH --partition=long
 module load cuda
-srun -n 4 torchrun --nnodes 4 --nproc_per_node 8 \\
+srun -n 4 --cpu-bind none --label torchrun --nnodes 4 --nproc_per_node 8 \\
   --rdzv_endpoint $MASTER:29500 train.py --nodes $SLURM_NNODES
 """
     [result] = convert(script)
