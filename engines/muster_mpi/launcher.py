@@ -18,7 +18,7 @@ from typing import IO, BinaryIO
 
 from muster_contract.codes import PROCESS_KILLED, SIGNAL_BASE, ExitCode, reason_of
 from muster_contract.environment import NAMES
-from muster_contract.errors import BadConfiguration, PeerLost
+from muster_contract.errors import PeerLost
 from muster_contract.events import ErrorEvent
 from muster_contract.trainer_spec import TrainerSpec
 from muster_mpi.agent import UNREACHABLE, code_of
@@ -28,7 +28,7 @@ from muster_mpi.names import HOSTS, WORLD, Host, read
 from muster_trainer.host.events import Events
 from muster_trainer.host.parent import die_with
 from muster_trainer.host.stopping import StopRequest
-from muster_trainer.host.user_program import check_script, command_words, script_words
+from muster_trainer.host.user_program import program_words
 from muster_trainer.host.waiting import START_SECONDS
 from muster_trainer.supervisor.outcome import End, describe, meaning
 from muster_trainer.supervisor.output_tail import peer_lost_pattern
@@ -42,7 +42,7 @@ OUTPUT_SECONDS = 2.0
 
 def launch(spec: TrainerSpec, events: Events, stop: StopRequest) -> int:
     """Runs mpirun with the user's program. Returns the code of the contract for its end, or 128 and the signal that killed a rank."""
-    mpirun, program, identity = open_mpi(os.environ), program_of(spec), Identity.from_environment(os.environ)
+    mpirun, program, identity = open_mpi(os.environ), program_words(spec, os.environ), Identity.from_environment(os.environ)
     hosts, own_slots = read(os.environ[HOSTS])
     await_hosts(hosts, identity, seconds=START_SECONDS)
     asked = threading.Event()
@@ -70,17 +70,6 @@ def launch(spec: TrainerSpec, events: Events, stop: StopRequest) -> int:
     events.emit(error)
     assert error.code is not None
     return error.code
-
-
-def program_of(spec: TrainerSpec) -> tuple[str, ...]:
-    """The words of the user's program. Raises BadConfiguration if it cannot be started."""
-    if spec.command is not None:
-        return command_words(spec.command, os.environ)
-    if spec.script is None:
-        raise BadConfiguration(f"spec.trainer.{spec.entry_point}: mpirun starts programs of your own; write script or command")
-    words = script_words(spec.script, os.environ)
-    check_script(Path(words[0]), parses=True)
-    return (sys.executable, *words)
 
 
 def await_hosts(hosts: Sequence[Host], identity: Identity, *, seconds: float) -> None:

@@ -23,6 +23,7 @@ from muster_mpi.names import PORT
 from muster_trainer.host.events import Events
 from muster_trainer.host.parent import die_with
 from muster_trainer.host.ranks import Lines
+from muster_trainer.host.sockets import listening
 from muster_trainer.host.stopping import StopRequest
 
 MOST_CONNECTIONS = 16
@@ -105,10 +106,7 @@ def _listener(port: int, asked: threading.Event) -> socket.socket:
     deadline = time.monotonic() + PORT_SECONDS
     while True:
         try:
-            if loopback:
-                return socket.create_server(("127.0.0.1", port))
-            both = socket.has_dualstack_ipv6()
-            return socket.create_server(("", port), family=socket.AF_INET6 if both else socket.AF_INET, dualstack_ipv6=both)
+            return listening(port, loopback=loopback)
         except OSError as error:
             if error.errno != errno.EADDRINUSE or time.monotonic() > deadline or asked.is_set():
                 raise PeerLost(f"port {port}, on which the launcher reaches this worker, cannot be used: {error.strerror}") from None

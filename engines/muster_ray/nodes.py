@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -29,7 +29,7 @@ from muster_contract.trainer_spec import TrainerSpec
 from muster_ray.layout import ADDRESS, FLAGS, HEAD, JOIN_SECONDS, JOIN_SECONDS_SETTING, NODES, SETTINGS, TOKEN, TOKEN_ENTRY, WORKER_PORTS
 from muster_trainer.host.events import Events
 from muster_trainer.host.stopping import StopRequest
-from muster_trainer.host.user_program import check_script, command_words, script_words
+from muster_trainer.host.user_program import program_words
 
 LOOK_SECONDS = 0.1
 CONNECT_SECONDS = 1.0
@@ -151,7 +151,7 @@ def head(spec: TrainerSpec, events: Events, stop: StopRequest) -> int:
     stop.training = True
     replica, environ = _prepared()
     place = Place.of(replica, environ[ADDRESS])
-    words = _program(spec, environ)
+    words = program_words(spec, environ)
     node = Node(place, replica, environ)
     try:
         cluster = _joined(place, node, spec, stop, expected=int(environ.get(NODES, "1")))
@@ -201,17 +201,6 @@ def _prepared() -> tuple[ReplicaEnvironment, dict[str, str]]:
     return replica, {**{name: value for name, value in os.environ.items() if name != EVENTS_FD}, **alone}
 
 
-def _program(spec: TrainerSpec, environ: Mapping[str, str]) -> list[str]:
-    """The words of the user's program. Raises BadConfiguration if it cannot be started."""
-    if spec.command is not None:
-        return list(command_words(spec.command, environ))
-    if spec.script is None:
-        raise BadConfiguration(f"spec.trainer.{spec.entry_point}: Ray runs a program of your own; write script or command")
-    words = script_words(spec.script, environ)
-    check_script(Path(words[0]), parses=True)
-    return [sys.executable, *words]
-
-
 def _joined(place: Place, node: Node, spec: TrainerSpec, stop: StopRequest, *, expected: int) -> Cluster | None:
     """Waits until all nodes have joined. None after a request to stop. Raises PeerLost after the deadline."""
     deadline = time.monotonic() + _join_seconds(spec)
@@ -230,7 +219,7 @@ def _joined(place: Place, node: Node, spec: TrainerSpec, stop: StopRequest, *, e
     raise PeerLost(f"{count} of {expected} Ray nodes joined in {_join_seconds(spec):g} s; {_INSTEAD}")
 
 
-def _driven(words: list[str], environ: Mapping[str, str], node: Node, cluster: Cluster, stop: StopRequest) -> int:
+def _driven(words: Sequence[str], environ: Mapping[str, str], node: Node, cluster: Cluster, stop: StopRequest) -> int:
     """Runs the user's program to its end, and returns its code. Raises PeerLost if Ray ends before."""
     driver = subprocess.Popen(words, env=dict(environ), stdin=subprocess.DEVNULL)
     asked = False

@@ -3,13 +3,10 @@ libraries share it."""
 
 from __future__ import annotations
 
-import functools
 import os
 import re
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 
 from muster_contract.environment import RESCUE_SECONDS
 from muster_contract.errors import PeerLost, UserError
@@ -20,7 +17,6 @@ from muster_training.parts import RANDOM, Changed, Part
 from muster_training.session import Session
 from muster_training.trees import Packed
 
-Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 LONGEST_LINE = 1000  # characters of an error that are searched for the loss of a peer
 
 
@@ -72,7 +68,7 @@ class Protection:
             )
             return
         session.sender.send(WholeState())
-        sys.excepthook = functools.partial(self._ends, sys.excepthook)
+        session.before_end.append(self.fail)
 
     def compare(self) -> dict[str, Packed]:
         """Finds out which states differ between the ranks. Every rank calls it. Returns the states of the last step that is finished."""
@@ -117,11 +113,6 @@ class Protection:
         if self._is_armed and not self._has_rescued and os.getpid() == self._process and is_about_peer(error, self._peer_lost):
             self._has_rescued = True
             self._rescue()
-
-    def _ends(self, before: Hook, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        """The hook for an error that ends the program."""
-        self.fail(error)
-        before(kind, error, trace)
 
     def _kept(self) -> dict[str, Packed]:
         return {part.name: part.kept() for part in self._parts}

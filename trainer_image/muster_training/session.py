@@ -150,8 +150,10 @@ class Session:
         self._resume_point: ResumePoint | None = None
         self.found: Checkpoint | None = None
         self._reported = -math.inf
+        self.before_end: list[Callable[[BaseException], None]] = []
+        """Called with an exception that ends the program, before that is reported."""
         if replica is not None:
-            sys.excepthook = functools.partial(self._report_error, sys.excepthook)
+            sys.excepthook = functools.partial(self._ends, sys.excepthook)
         self._last: tuple[int, float] | None = None
 
     @functools.cached_property
@@ -175,10 +177,13 @@ class Session:
         atexit.register(self._close, saves)
         return saves
 
-    def _report_error(self, before: Hook, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    def _ends(self, before: Hook, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         """The hook for an exception that ends the program. One of this library has an exit code, which a traceback does not have."""
-        if os.getpid() == self._process and isinstance(error, TrainerError):
-            self.sender.send(ErrorEvent(code=int(error.code), reason=error.reason, message=str(error)))
+        if os.getpid() == self._process:
+            for save in self.before_end:
+                save(error)
+            if isinstance(error, TrainerError):
+                self.sender.send(ErrorEvent(code=int(error.code), reason=error.reason, message=str(error)))
         before(kind, error, trace)
 
     def _leave(self, ranks: Ranks) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 from muster_contract.environment import LARGE_VARIABLES, expanded
 from muster_contract.errors import BadConfiguration
 from muster_contract.large_variables import unpack
+from muster_contract.trainer_spec import TrainerSpec
 
 
 def command_words(command: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -32,6 +34,18 @@ def script_words(script: str, environ: Mapping[str, str]) -> tuple[str, ...]:
     if not words:
         raise BadConfiguration("spec.trainer.script: it is blank; write the path of a Python program")
     return tuple(expanded(word, environ) for word in words)
+
+
+def program_words(spec: TrainerSpec, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The words of the user's script or command, for a role's program that starts it. A script runs in this Python. Raises
+    BadConfiguration if it cannot be started."""
+    if spec.command is not None:
+        return command_words(spec.command, environ)
+    if spec.script is None:
+        raise BadConfiguration(f"spec.trainer.{spec.entry_point}: {spec.strategy.name} runs a program of your own; write script or command")
+    words = script_words(spec.script, environ)
+    check_script(Path(words[0]), parses=True)
+    return (sys.executable, *words)
 
 
 def check_script(path: Path, *, parses: bool) -> None:

@@ -155,8 +155,8 @@ def termination_of(view: ReplicaView) -> TerminationMessage | None:
     return view.termination or (reported if reported and view.about(reported.attempt) in (None, view.attempt) else None)
 
 
-def reported_words_about(attempt: int, view: ReplicaView) -> TerminationMessage | None:
-    """The termination message in the newest report of the replica, if they are about this attempt. The replica may have moved on since."""
+def reported_termination(attempt: int, view: ReplicaView) -> TerminationMessage | None:
+    """The termination message in the newest report of the replica, if it is about this attempt. The replica may have moved on since."""
     termination = view.report.termination if view.report else None
     return termination if termination is not None and view.about(termination.attempt) == attempt else None
 
@@ -170,7 +170,7 @@ def last_terminated_step(views: Iterable[ReplicaView]) -> int | None:
 def last_step_of(attempt: int, facts: Facts) -> int | None:
     """The highest step in termination messages about the attempt. A replica that has moved on to a later attempt still reports its own."""
     views = [view for view in facts.replicas if view.attempt > attempt and facts.strategy.is_in_world(view.role)]
-    moved_on = [termination for view in views if (termination := reported_words_about(attempt, view))]
+    moved_on = [termination for view in views if (termination := reported_termination(attempt, view))]
     steps = [termination.step for termination in moved_on if termination.step is not None and termination.step >= 0]
     return max([step for step in (last_terminated_step(facts.trainers(attempt)), *steps) if step is not None], default=None)
 
@@ -239,7 +239,7 @@ def _cause_in(view: ReplicaView, attempt: int) -> Cause | None:
 def _cause_in_termination(view: ReplicaView, attempt: int) -> Cause | None:
     """How a replica ended in an earlier attempt, if its termination message is about it. Its devices were healthy then, because otherwise
     the replica would not have moved on."""
-    termination = reported_words_about(attempt, view)
+    termination = reported_termination(attempt, view)
     if termination is None or termination.code == ExitCode.COMPLETED:
         return None
     return _own_end(replace(view, termination=termination, finished=view.reported, exit_code=None, oom_killed=False, unhealthy_devices=()))

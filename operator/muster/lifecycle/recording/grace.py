@@ -93,9 +93,9 @@ def _given(view: ReplicaView) -> int | None:
 def _codes(attempt: int, facts: Facts) -> dict[str, int]:
     """The code that the supervisor of each replica reports for this attempt. The replica may have moved on to a later attempt since."""
     reported = [(view, view.report.termination if view.report else None) for view in facts.replicas]
-    all_words = (*reported, *((view, view.termination) for view in facts.replicas))
+    terminations = (*reported, *((view, view.termination) for view in facts.replicas))
     return {
         view.label: termination.code
-        for view, termination in all_words
+        for view, termination in terminations
         if termination and (view.attempt if termination.attempt is None else view.about(termination.attempt)) == attempt
     }
