@@ -208,6 +208,17 @@ class Report:
 
 
 @document
+class NodeNotice:
+    """The announcement that a node of the job goes, or takes no new pods."""
+
+    node: str = wire_field(min_length=1, max_length=MAX_NAME, printable=True, doc="Its name.")
+    signal: str = wire_field(max_length=MESSAGE, printable=True, doc="What announces it.")
+    since: float = wire_field(minimum=0, maximum=MAX_TIME, doc="When it was first seen, Unix seconds.")
+    goes: bool = wire_field(default=True, doc="Whether the node goes. If not, it takes no new pods, and may stay.")
+    goes_at: float | None = wire_field(default=None, minimum=0, maximum=MAX_TIME, doc="When it goes, Unix seconds. Absent: unknown.")
+
+
+@document
 class Reply:
     """The answer to a report: the attempt that counts, and what the supervisor does next.
 
@@ -232,6 +243,7 @@ class Reply:
     snapshot_sources: tuple[SnapshotSource, ...] = wire_field(
         default=(), max_items=MAX_SNAPSHOT_SERVERS, doc="For a spare: the replicas from which it copies snapshots."
     )
+    notice: NodeNotice | None = wire_field(default=None, doc="The newest notice of a node of the job, for which the training saves.")
     world: Mapping[str, str] | None = wire_field(
         default=None, max_length=MAX_REPLY, doc="The environment to start the processes of `attempt` with."
     )

@@ -23,6 +23,7 @@ JOBS = {
 }
 TOKENS = {("authentication.k8s.io", "tokenreviews"): {"create"}, ("authorization.k8s.io", "subjectaccessreviews"): {"create"}}
 PRESETS = {("muster.dev", "trainingpresets"): {"get", "list", "watch"}}
+NODES = {("", "nodes"): {"list", "watch"}}
 LEADER = {
     ("coordination.k8s.io", "leases"): {"create", "get", "update", "patch"},
     ("discovery.k8s.io", "endpointslices"): {"create", "get", "update", "patch", "delete"},
@@ -48,7 +49,11 @@ def granted(manifests: list[Manifest], account: str = "muster") -> dict[str | No
 
 
 def test_the_operator_may_do_what_it_needs_and_nothing_else(render: Render) -> None:
-    assert granted(render()) == {None: {**JOBS, **TOKENS, **PRESETS}, "muster-system": LEADER}
+    assert granted(render()) == {None: {**JOBS, **TOKENS, **PRESETS, **NODES}, "muster-system": LEADER}
+
+
+def test_an_operator_that_reads_no_notices_has_no_right_to_nodes(render: Render) -> None:
+    assert granted(render({"nodeNotices": {"enabled": False}})) == {None: {**JOBS, **TOKENS, **PRESETS}, "muster-system": LEADER}
 
 
 def test_kueue_adds_the_rights_to_workloads_where_jobs_are_and_to_what_admission_names(render: Render) -> None:
@@ -60,11 +65,16 @@ def test_kueue_adds_the_rights_to_workloads_where_jobs_are_and_to_what_admission
     everywhere = {("kueue.x-k8s.io", "resourceflavors"): {"get"}, ("scheduling.k8s.io", "priorityclasses"): {"get"}}
     rights = granted(render({"queueing": {"kueue": {"enabled": True}}, "watchNamespaces": ["team-a"]}))
     assert rights["team-a"] == {**JOBS, **workloads}
-    assert rights[None] == {**TOKENS, **PRESETS, **everywhere}
+    assert rights[None] == {**TOKENS, **PRESETS, **NODES, **everywhere}
 
 
 def test_an_operator_of_some_namespaces_has_no_rights_on_jobs_and_pods_in_others(render: Render) -> None:
-    assert granted(render(VARIANTS["a team"])) == {None: {**TOKENS, **PRESETS}, "team-a": JOBS, "team-b": JOBS, "muster-system": LEADER}
+    assert granted(render(VARIANTS["a team"])) == {
+        None: {**TOKENS, **PRESETS, **NODES},
+        "team-a": JOBS,
+        "team-b": JOBS,
+        "muster-system": LEADER,
+    }
 
 
 @pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS)
@@ -72,7 +82,8 @@ def test_no_role_has_a_wildcard_touches_secrets_of_others_or_changes_pods(render
     rules = [rule for each in render(values) for rule in each.get("rules", ())]
     for rule in (rule for rule in rules if "nonResourceURLs" not in rule):
         assert "*" not in rule["verbs"] + rule["resources"] + rule["apiGroups"]
-        assert not {"pods/exec", "nodes"} & set(rule["resources"])
+        assert "pods/exec" not in rule["resources"]
+        assert "nodes" not in rule["resources"] or rule["verbs"] == ["list", "watch"]
         assert "secrets" not in rule["resources"] or rule["resourceNames"] == ["muster-coordination"]
         assert "pods" not in rule["resources"] or not {"patch", "update"} & set(rule["verbs"])
 
@@ -170,7 +181,9 @@ CAN = [
     ("get secrets -n muster-system", False),
     ("update leases.coordination.k8s.io/other -n muster-system", False),
     ("update endpointslices.discovery.k8s.io/muster-coordination -n team-a", False),
-    ("list nodes", False),
+    ("list nodes", True),
+    ("get nodes", False),
+    ("patch nodes", False),
 ]
 
 

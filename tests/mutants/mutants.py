@@ -197,6 +197,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "ReplicaView.about",
         lambda original: lambda view, reported: reported,
     ),
+    _mutant(
+        "moves-before-the-replacement-is-ready",
+        "a notice of a node restarts the world again and again",
+        "transition.moving",
+        "replacements",
+        lambda original: lambda status, facts: [view.uid for view in facts.standing_by],
+    ),
     _mutant("fence-forgotten", "two attempts train at once", "transition.fence", "is_clear", _always(True)),
     _mutant(
         "live-flag-ignored",

@@ -4,20 +4,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from muster.api.job import TrainingJob
 from muster.api.spec import CHIEF, EVALUATOR, PS, WORKER
-from muster.api.status import MAX_ATTEMPT_RECORDS, AttemptRecord, ConditionType, FailureClass, Phase, Reason, TrainingJobStatus
+from muster.api.status import (
+    MAX_ATTEMPT_RECORDS,
+    AttemptRecord,
+    ConditionType,
+    FailureClass,
+    Meaning,
+    NodeNotice,
+    Phase,
+    Reason,
+    TrainingJobStatus,
+)
 from muster.control.admission import readable_status
 from muster.lifecycle.actions import SIDE_CAR_SECONDS, Action, CreateReplica, Decision, DeleteJob, DeleteReplica, EnsureService, LookLive
 from muster.lifecycle.decide import decide
 from muster.lifecycle.facts import gang
 from muster.lifecycle.facts.devices import DEVICE_TAINT
 from muster.lifecycle.facts.membership import assigned, attempt_of
+from muster.lifecycle.facts.times import milliseconds
 from muster.lifecycle.observed import Observed, ReplicaPhase, ReplicaView
 from muster.lifecycle.policy import Policy
 from muster.lifecycle.state import has_failed_without_successor, is_open
@@ -133,6 +144,7 @@ class World:
         self.version = 0
         self.pods: dict[str, Pod] = {}
         self.service = False
+        self.notices: dict[str, NodeNotice] = {}
         self.deleted = False
         self._uids = 0
         self._jobs: list[tuple[int, TrainingJob]] = [(0, self.job)]
@@ -154,7 +166,7 @@ class World:
     # what the caller sees
 
     def look(self) -> Observed:
-        return Observed(tuple(pod.view for pod in self.pods.values()), live=True, service=self.service, expects_reports=True)
+        return self._observed((pod.view for pod in self.pods.values()), live=True)
 
     def cached_look(self, age: int) -> Observed:
         """A look of so many changes ago; beyond history, the empty cache of a caller that has just started. Reports do not come through
@@ -164,7 +176,10 @@ class World:
         views = tuple(
             replace(view, report=now[view.uid].report, reported=now[view.uid].reported) if view.uid in now else view for view in views
         )
-        return Observed(views, live=False, service=self.service, expects_reports=True)
+        return self._observed(views, live=False)
+
+    def _observed(self, views: Iterable[ReplicaView], *, live: bool) -> Observed:
+        return Observed(tuple(views), live=live, service=self.service, expects_reports=True, notices=dict(self.notices))
 
     def cached_job(self, age: int) -> tuple[int, TrainingJob]:
         return self._jobs[-1 - min(age, len(self._jobs) - 1)]
@@ -308,7 +323,22 @@ class World:
         """The scheduler gives all pods nodes, but for one whose node was lost before it was bound."""
         for name, pod in self.pods.items():
             if not pod.view.node and pod.view.deleting is None and name != without:
-                self._change(name, node=f"node-{pod.view.index % 2}", placed=self.now, unschedulable=False)
+                node = self._node_for(pod.view)
+                self._change(name, node=node, placed=self.now if node else None, unschedulable=not node)
+
+    def _node_for(self, view: ReplicaView) -> str:
+        """One that stays, if there is any. A replica that stands by goes to no other."""
+        going = {each.node for each in self.job.status.node_notices if each.meaning is Meaning.GOES}
+        nodes = [f"node-{view.index % 2}", f"node-{1 - view.index % 2}", "node-2"]
+        return next((node for node in nodes if node not in going), "" if view.standby else nodes[0])
+
+    def announce(self, node: str, *, goes: bool) -> None:
+        """The node says that it goes, or that it takes no new pods."""
+        meaning = Meaning.GOES if goes else Meaning.TAKES_NO_PODS
+        self.notices[node] = NodeNotice(node=node, signal="taint example.com/retire", meaning=meaning, since=milliseconds(self.now))
+
+    def withdraw(self, node: str) -> None:
+        self.notices.pop(node, None)
 
     # supervisors that outlive their processes
 
@@ -614,7 +644,8 @@ class World:
         view = ReplicaView(name, f"uid-{self._uids}", action.role, action.index, action.attempt, ReplicaPhase.PENDING, self.now)
         view = replace(view, standby=action.standby, suffix=suffix)
         is_placed_alone = not self.job.status.gang_scheduler or action.standby or action.role == EVALUATOR
-        view = replace(view, node=f"node-{action.index % 2}") if is_placed_alone else replace(view, unschedulable=True)
+        node = self._node_for(view) if is_placed_alone else ""
+        view = replace(view, node=node, unschedulable=not node)
         self.pods[name] = Pod(view, attempt=action.attempt)
         self._remember()
         leaving = {pod.view.name for pod in self.pods.values() if self.stands_by(pod) and pod.view.deleting}
@@ -727,6 +758,7 @@ def check_written(world: World, old: TrainingJobStatus, new: TrainingJobStatus) 
         world.planned[new.attempt] = {role: len(plan.of(role)) for role in (WORKER, PS, CHIEF, EVALUATOR)}
     world.began.update({record.attempt: record.start_time for record in new.attempts})
     _check_requeued(old, new)
+    _check_moved(old, new)
     _check_orphaned(world, old, new)
     _check_records(world, new)
     _check_restarts(world, new)
@@ -738,12 +770,12 @@ def check_written(world: World, old: TrainingJobStatus, new: TrainingJobStatus) 
 
 
 def _check_members(world: World, new: TrainingJobStatus) -> None:
-    """A new world has no member twice, and with spares it has its whole size."""
+    """A new world has no member twice, and if workers can be replaced it has its whole size."""
     assert new.world
     members = [member.replica for member in new.world.members]
     check(len(set(members)) == len(members), "members", f"a member is there twice: {members}")
-    if world.job.spec.recovery.spares:
-        strategy = strategy_of(world.job.spec.strategy)
+    strategy = strategy_of(world.job.spec.strategy)
+    if world.job.spec.recovery.spares or strategy.replaces(world.job.spec):
         planned, indexes = len(strategy.plan(world.job.spec).of(WORKER)), strategy.pool(world.job.spec).positions
         workers = [member for member in members if member[0] == WORKER]
         check(len(workers) == new.world.size == planned, "members", f"{members} of {planned} workers")
@@ -760,6 +792,16 @@ def _check_requeued(old: TrainingJobStatus, new: TrainingJobStatus) -> None:
     check(old.restarts.total == new.restarts.total and not new.next_attempt_time, "split gang", "to give nodes back costs a restart")
     kept = [member.label for member in (new.world.members if new.world else ()) if member.uid and member.role != EVALUATOR]
     check(not kept, "split gang", f"attempt {new.attempt} keeps {kept} of a gang that gives its nodes back")
+
+
+def _check_moved(old: TrainingJobStatus, new: TrainingJobStatus) -> None:
+    """A world that leaves nodes that go gets other members, and that costs no restart."""
+    last = new.attempts[-2] if len(new.attempts) > 1 else None
+    if last is None or last.reason is not Reason.MOVED or new.attempt == old.attempt or not (old.world and new.world):
+        return
+    check(old.restarts.total == new.restarts.total and not new.next_attempt_time, "move", "a move costs a restart")
+    before, after = [{member.replica for member in world.members} for world in (old.world, new.world)]
+    check(before != after, "move", f"attempt {new.attempt} has the members of the one before: {sorted(after)}")
 
 
 def check_trace(world: World, new: TrainingJobStatus, observed: Observed) -> None:

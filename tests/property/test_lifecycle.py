@@ -314,6 +314,22 @@ class Lifecycle(RuleBasedStateMachine):
             if self.world.pods[name].view.phase is ReplicaPhase.RUNNING:
                 self.world.finish(name, "completed")
 
+    @rule(node=st.sampled_from(["node-0", "node-1", "node-2"]), goes=st.booleans(), trains=st.booleans(), withdrawn=st.booleans())
+    def announce(self, node: str, goes: bool, trains: bool, withdrawn: bool) -> None:
+        """A node says that it goes, of a world that trains or at any other moment, and perhaps that it stays after all."""
+        if trains:
+            self.come_up("completed")
+            self.world.train(7, commit=True)
+            for name in sorted(self.world.pods):
+                self.world.deliver(name, 0)
+        self.world.announce(node, goes=goes)
+        self.world.converge()
+        if withdrawn:
+            self.world.withdraw(node)
+            self.world.converge()
+        self.world.obey()
+        self.world.converge()
+
     @rule(suspend=st.sampled_from([False, False, False, True]))
     def suspend(self, suspend: bool) -> None:
         self.world.edit(lambda spec: spec.update(suspend=suspend))

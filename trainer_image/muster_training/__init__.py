@@ -17,7 +17,7 @@ from muster_training.callbacks import keras_callback, lightning_callback, transf
 from muster_training.place import Environment
 from muster_training.registration import State, register
 from muster_training.saves import Checkpoint
-from muster_training.session import checkpoint, environment, latest, report, should_stop
+from muster_training.session import checkpoint, environment, latest, notice, report, should_stop
 
 __all__ = [
     "BadConfiguration",
@@ -33,6 +33,7 @@ __all__ = [
     "keras_callback",
     "latest",
     "lightning_callback",
+    "notice",
     "register",
     "report",
     "should_stop",

@@ -35,7 +35,9 @@ from muster_contract.events import (
     Step,
 )
 from muster_contract.notices import NoticeReason
+from muster_contract.reports import NodeNotice
 from muster_contract.text import text_of
+from muster_trainer.host import node_notice
 from muster_trainer.host.ranks import Alone, Ranks, meet
 from muster_trainer.training.resume_point import ResumePoint
 from muster_training.copies import copy_share
@@ -72,6 +74,16 @@ def should_stop() -> bool:
     Raises PeerLost if rank 0 is gone.
     """
     return current().should_stop()
+
+
+def notice() -> NodeNotice | None:
+    """Returns the notice that a node of the job goes, or takes no new pods. None without one. Ranks may see it at different steps.
+
+    It has `node`, `signal`, `goes`, and the Unix times `since` and `goes_at`; `goes_at` is None if it is unknown. A program that saves
+    because of a notice does so on all ranks at the same step, so let rank 0 decide.
+    """
+    replica = current().replica
+    return None if replica is None else node_notice.read(replica.state_dir)
 
 
 @contextmanager

@@ -31,6 +31,7 @@ metrics:
 networkPolicy:
   enabled: {{ $defaults.networkPolicy.enabled }}
 gangScheduling: {{- toYaml .Values.gangScheduling | nindent 2 }}
+nodeNotices: {{- toYaml .Values.nodeNotices | nindent 2 }}
 queueing: {{- toYaml .Values.queueing | nindent 2 }}
 jobPolicy: {{- toYaml .Values.jobPolicy | nindent 2 }}
 jobDefaults:

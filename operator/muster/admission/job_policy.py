@@ -96,7 +96,7 @@ def violations(policy: JobPolicy, spec: TrainingJobSpec) -> list[Problem]:
 
 
 def _replica_problems(policy: JobPolicy, spec: TrainingJobSpec) -> Iterable[Problem]:
-    most, count = policy.max_replicas_per_job, len(STRATEGIES[spec.strategy].pool(spec).replicas)
+    most, count = policy.max_replicas_per_job, len(STRATEGIES[spec.strategy].requested(spec).replicas)
     if spec.elastic is not None:
         count = max(count, spec.elastic.max_replicas)  # an elastic job has one role
     if most and count > most:

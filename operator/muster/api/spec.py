@@ -491,6 +491,14 @@ class Hang(ApiModel):
     evaluation_seconds: int = Field(default=900, ge=1, le=7 * 86400, description="Longest time that an evaluation may take, in seconds.")
 
 
+class NodeNotices(StrEnum):
+    """What a job does when a node announces that it goes."""
+
+    AUTO = "Auto"
+    SAVE = "Save"
+    IGNORE = "Ignore"
+
+
 class Recovery(ApiModel):
     """How often a job is restarted, by failure class."""
 
@@ -514,6 +522,11 @@ class Recovery(ApiModel):
         ge=0,
         le=64,
         description="Number of stand-by workers. They have imported the framework, and take the places of workers whose pods are lost.",
+    )
+    node_notices: NodeNotices = Field(
+        default=NodeNotices.AUTO,
+        description="What the job does when a node announces that it goes (preemption, maintenance, scale-down). Auto: it saves, starts a "
+        "replacement on another node, and moves once that is ready. Save: it saves. Ignore: it does nothing before the node goes.",
     )
 
 
@@ -603,8 +616,3 @@ class TrainingJobSpec(ApiModel):
         description="Which pods are deleted when the job has ended: Running, All or None. A pod whose side-car container still runs "
         "counts as running. With None, pods stay for their logs, and supervisors end by themselves.",
     )
-
-    @property
-    def members_vary(self) -> bool:
-        """Whether the next world may have other members, without a change of the spec."""
-        return self.elastic is not None or self.recovery.spares > 0

@@ -26,6 +26,8 @@ from muster_contract.notices import NoticeReason, notice_of
 from muster_contract.wire import LARGEST_INT
 
 MAX_ATTEMPT_RECORDS = 10
+MAX_NODE_NOTICES = 64
+LONGEST_SIGNAL = 400
 MAX_ORPHANED = 1000
 MAX_AWAITED = 4
 LARGEST_FIGURE = 1e300
@@ -98,6 +100,7 @@ class ConditionType(StrEnum):
     GANG_SCHEDULED = "GangScheduled"
     QUOTA_RESERVED = "QuotaReserved"
     SPREAD_OVER_NODES = "SpreadOverNodes"
+    NODES_STAY = "NodesStay"
 
 
 class Reason(StrEnum):
@@ -146,6 +149,7 @@ class Reason(StrEnum):
     HANG = "Hang"
     SCALED = "Scaled"
     RESCHEDULED = "Rescheduled"
+    MOVED = "Moved"
     # ends of a job only
     PREEMPTION_LIMIT = "PreemptionLimitExceeded"
     INFRASTRUCTURE_LIMIT = "InfrastructureLimitExceeded"
@@ -163,6 +167,10 @@ class Reason(StrEnum):
     ONE_POD = "OnePod"
     # SpreadOverNodes, which also has ManyNodes
     WORLD_ON_ONE_NODE = "WorldOnOneNode"
+    # NodesStay
+    NODE_GOES = "NodeGoes"
+    NO_NEW_PODS = "NodeTakesNoPods"
+    NO_NOTICE = "NoNotice"
     CLAIM_NOT_FOUND = "ClaimNotFound"
     # Straggling
     SLOW_RANK = "SlowRank"
@@ -510,6 +518,31 @@ class AvoidedNode(StatusPart):
     """Pods that are created before this time avoid the node, if the scheduler can place them elsewhere."""
 
 
+class Meaning(StrEnum):
+    """What a notice of a node means."""
+
+    GOES = "Goes"
+    """The node goes, soon or at a known time."""
+    TAKES_NO_PODS = "TakesNoPods"
+    """The node takes no new pods. It may stay."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeNotice(StatusPart):
+    """The announcement that a node goes, or takes no new pods."""
+
+    node: Annotated[str, Field(max_length=253)]
+    """Name of the node."""
+    signal: Annotated[str, Field(max_length=LONGEST_SIGNAL)]
+    """What announces it, such as `taint karpenter.sh/disrupted`."""
+    meaning: Meaning
+    """Goes: the node goes. TakesNoPods: it takes no new pods, and may stay."""
+    since: Moment
+    """When Muster first saw the signal."""
+    goes_time: Moment | None = None
+    """When the node goes, as far as the signal says so."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class InputStatus(StatusPart):
     """An input, over all replicas of the current attempt that need it."""
@@ -680,6 +713,8 @@ class TrainingJobStatus(StatusPart):
     """Why the pods did not run when the startup deadline passed, at most four reasons. Empty if the job did not end for that."""
     avoided_nodes: Annotated[tuple[AvoidedNode, ...], Field(max_length=MAX_ATTEMPT_RECORDS)] = ()
     """Nodes on which attempts failed repeatedly, or on which a device failed."""
+    node_notices: Annotated[tuple[NodeNotice, ...], Field(max_length=MAX_NODE_NOTICES)] = ()
+    """Nodes of the job that announce that they go, or take no new pods."""
     stragglers: Annotated[tuple[Straggler, ...], Field(max_length=8)] = ()
     """Ranks that are slower than the others, the first eight."""
     grace: GraceStatus | None = None

@@ -11,17 +11,18 @@ from itertools import islice
 from typing import Any
 
 from muster.api.job import TrainingJob
-from muster.api.status import Phase, Reason
+from muster.api.status import ConditionType, Meaning, Phase, Reason, TrainingJobStatus
 from muster.api.unchecked import items, mapping, mappings
 from muster.lifecycle.facts.acknowledging import grace_seconds
 from muster.lifecycle.facts.membership import attempt_of
+from muster.lifecycle.facts.notices import newest as newest_notice
 from muster.lifecycle.state import has_failed_without_successor, newest_ended
 from muster.lifecycle.transition.fence import member_to_start
 from muster.render.manifests import render_world, world_plan
 from muster.render.trainer import memory_of
 from muster.strategies.base import Addresses
 from muster.strategies.registry import strategy_of
-from muster_contract.reports import MAX_SNAPSHOT_SERVERS, Reply, Report, SnapshotServer, SnapshotSource
+from muster_contract.reports import MAX_SNAPSHOT_SERVERS, NodeNotice, Reply, Report, SnapshotServer, SnapshotSource
 
 ServerOf = Callable[[str], SnapshotServer | None]
 """Returns where the replica with this pod uid gives its snapshots. None if it does not."""
@@ -37,6 +38,7 @@ def reply_to(job: TrainingJob, uid: str, report: Report, addresses: Addresses, *
         dump=ended is not None and ended.reason is Reason.HANG,
         end=status.phase.final or (has_failed_without_successor(status) and not report.waiting),
         succeeded=status.phase is Phase.SUCCEEDED,
+        notice=_notice_in(status),
         revisions={each.name: each.revision for each in status.inputs if each.revision} if report.inputs else {},
     )
     member = member_to_start(status, uid) if report.startable_attempt == attempt else None
@@ -46,6 +48,15 @@ def reply_to(job: TrainingJob, uid: str, report: Report, addresses: Addresses, *
         return reply
     world = render_world(job, member.role, index=member.index, attempt=attempt, addresses=addresses)
     return replace(reply, world=world)
+
+
+def _notice_in(status: TrainingJobStatus) -> NodeNotice | None:
+    """The newest notice of a node, while one concerns a node of the world."""
+    notice, stays = newest_notice(status), status.condition(ConditionType.NODES_STAY)
+    if notice is None or stays is None or stays.status == "True":
+        return None
+    goes, time = notice.meaning is Meaning.GOES, notice.goes_time
+    return NodeNotice(notice.node, notice.signal, notice.since.timestamp(), goes, time.timestamp() if time else None)
 
 
 def _snapshot_sources(job: TrainingJob, uid: str, report: Report, addresses: Addresses, server_of: ServerOf) -> Iterator[SnapshotSource]:

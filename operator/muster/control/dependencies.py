@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from muster.acceptance.presets import Presets
 from muster.admission.job_policy import UNLIMITED, JobPolicy
-from muster.api.status import TrainingJobStatus
+from muster.api.status import NodeNotice, TrainingJobStatus
 from muster.channel.reports import Reports
 from muster.control.cluster import Cluster
 from muster.control.gangs import Gangs
@@ -44,6 +44,8 @@ class Dependencies:
     kueue: Kueue = field(default_factory=Kueue)
     positions: Positions | None = None
     """Positions of jobs in their queues. None if positions are not shown."""
+    notices: Callable[[], Mapping[str, NodeNotice] | None] = lambda: None
+    """The notices of the cluster's nodes, by node. None if they are unknown."""
     enqueue: Callable[[str], None] = lambda _: None
     """Called with the key of a job that needs another pass now."""
     publish: Callable[[Object], None] = lambda _: None

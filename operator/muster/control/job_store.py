@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from muster.admission.bounds import bounded
 from muster.api.constants import ORPHAN_FINALIZER
 from muster.api.status import FINAL_PHASES
+from muster.api.unchecked import items, mappings
 from muster.control.cluster import Child, Listing, Unreadable
 from muster.kubernetes.objects import Object, key_of, owner_of, version_of
 from muster.kubernetes.store import Deletions, Echoes, ObjectStore
@@ -30,6 +31,10 @@ def slim(job: Object) -> Object:
 def _same_spec(one: Object, other: Object) -> bool:
     """Whether both are of one job and one generation. The API server increments the generation with each change of the spec."""
     return all(one["metadata"].get(name) == other["metadata"].get(name) is not None for name in ("uid", "generation"))
+
+
+def _noticed(job: Object) -> list[object]:
+    return [notice.get("node") for _, notice in mappings(items((job.get("status") or {}).get("nodeNotices")))]
 
 
 class Store:
@@ -79,6 +84,11 @@ class Store:
             return True
         children = self._children.group(key)
         return 0 < len((status.get("world") or {}).get("members") or ()) <= sum(child.view.is_active for child in children)
+
+    def keys_on(self, node: str) -> list[str]:
+        """The jobs that have a pod on this node, or whose status has a notice of it."""
+        placed = {child.key for key in self._jobs for child in self._children.group(key) if child.view.node == node}
+        return [key for key, job in self._jobs.items() if key in placed or node in _noticed(job)]
 
     def key_of_pod(self, uid: str) -> str | None:
         """The job that the pod belongs to."""

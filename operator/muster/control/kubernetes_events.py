@@ -40,6 +40,7 @@ _CONDITIONS = (
     (ConditionType.STORAGE_SHARED, False, "StorageNotShared"),
     (ConditionType.GRACE_SUFFICIENT, False, "GraceTooShort"),
     (ConditionType.SPREAD_OVER_NODES, False, "WorldOnOneNode"),
+    (ConditionType.NODES_STAY, False, "NodeNotice"),
 )
 """Conditions that get a warning: the value that needs one, and the reason of the Event."""
 

@@ -197,6 +197,7 @@ class Reconciler:
             expects_reports=True,
             gap_seconds=self._dependencies.reports.longest_gap(self._dependencies.now()),
             report_delay_seconds=delay_seconds(len(self._dependencies.reports)),
+            notices=self._dependencies.notices(),
         )
 
     def _warn_of_unknown_attempts(self, job: TrainingJob, observed: Observed) -> None:

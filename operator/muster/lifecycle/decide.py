@@ -32,13 +32,14 @@ from muster.api.job import TrainingJob
 from muster.api.problems import Problem
 from muster.api.status import AttemptRecord, Reason, TrainingJobStatus
 from muster.lifecycle.actions import Action, Decision, LookLive, deletion, shortening
+from muster.lifecycle.facts import notices
 from muster.lifecycle.facts.facts import Facts, read
 from muster.lifecycle.facts.failure import Cause, cause_of_break
 from muster.lifecycle.facts.hang import cause_of_hang
 from muster.lifecycle.observed import Observed, QuotaView
 from muster.lifecycle.policy import DEFAULT_POLICY, Policy
 from muster.lifecycle.present.goodput import counted_until, with_goodput
-from muster.lifecycle.present.message import scaling_sentence, startup_sentence
+from muster.lifecycle.present.message import relocation_sentence, scaling_sentence, startup_sentence
 from muster.lifecycle.present.present import is_write_postponed, next_write_time, present
 from muster.lifecycle.present.waiting import requeue_sentence
 from muster.lifecycle.recording.grace import with_grace_of_ended_attempts
@@ -46,7 +47,7 @@ from muster.lifecycle.recording.members import has_succeeded
 from muster.lifecycle.recording.progress import with_progress
 from muster.lifecycle.recording.recording import with_late_last_step, with_reports
 from muster.lifecycle.state import Ended, Open, Provisional, Settled, State, Suspended, Verdict, is_backing_off, state_of
-from muster.lifecycle.transition import attempts, budget, deadline, elastic, nodes, replacing, requeueing
+from muster.lifecycle.transition import attempts, budget, deadline, elastic, moving, nodes, replacing, requeueing
 from muster.lifecycle.transition.pods import actions
 from muster.lifecycle.wake import wake_time
 
@@ -87,7 +88,12 @@ def must_look_live(status: TrainingJobStatus, facts: Facts) -> bool:
     state = _state(status, facts)
     if facts.live or isinstance(state, Ended):
         return False
-    if facts.attempt_ahead(status) is not None or elastic.due_resize(status, facts) or requeueing.due(status, facts):
+    if (
+        facts.attempt_ahead(status) is not None
+        or elastic.due_resize(status, facts)
+        or requeueing.due(status, facts)
+        or moving.due(status, facts)
+    ):
         return True
     return isinstance(state, Open) and bool(facts.missing_members(status))
 
@@ -99,7 +105,7 @@ def next_state(status: TrainingJobStatus, facts: Facts) -> tuple[TrainingJobStat
         # A world that a deadline ends saves in its grace period. Its commit and its last step come after the end of the job.
         return with_late_last_step(with_progress(status, facts), facts), state
     facts = facts.in_world_of(status)
-    status = with_reports(status, facts)
+    status = notices.with_notices(with_reports(status, facts), facts)
     for move in LIFE:
         found = move.condition(status, facts) if isinstance(_state(status, facts), move.sources) else None
         status, ended = move.end(status, facts, found) if found else (status, None)
@@ -210,6 +216,7 @@ def _begun(status: TrainingJobStatus, facts: Facts, _: bool) -> Moved:
 _evicted = _stopped(Reason.EVICTED_BY_QUEUE, lambda quota: quota.message)
 _requeued = _stopped(Reason.GANG_REQUEUED, lambda split: requeue_sentence(split.waiting, len(split.placed)))
 _resized = _stopped(Reason.SCALED, lambda resize: scaling_sentence(resize.before, resize.after))
+_moved = _stopped(Reason.MOVED, lambda relocation: relocation_sentence(relocation.workers, relocation.nodes))
 
 LIFE: tuple[Move[Any], ...] = (
     Move((Open,), "all replicas of the role that decides have succeeded", has_succeeded, _completed, Ended),
@@ -221,6 +228,7 @@ LIFE: tuple[Move[Any], ...] = (
     Move((Open,), "a pod excludes a node that it could use again", replacing.is_misplaced, _stopped(Reason.RESCHEDULED), Settled),
     Move((Open,), "only a part of the gang has nodes", requeueing.due, _requeued, Settled),
     Move((Open,), "an elastic world shrinks or grows", elastic.due_resize, _resized, Settled),
+    Move((Open,), "nodes of the world go, and the workers on them can leave", moving.due, _moved, Settled),
     Move((Settled, Open, Provisional, Suspended), "a deadline has passed", deadline.verdict, _given_up, Ended),
     Move((Settled, Provisional, Suspended), "nothing forbids the next attempt", _may_begin, _begun, Open),
 )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
 from muster.api.spec import RoleName
+from muster.api.status import NodeNotice
 from muster_contract.inputs import InputProgress
 from muster_contract.reports import Report, TerminationMessage
 
@@ -219,3 +221,5 @@ class Observed:
     """Seconds by which reports are late because very many supervisors report."""
     quota: QuotaView | None = None
     """The state of the job in its queue. None if no queue holds the job."""
+    notices: Mapping[str, NodeNotice] | None = None
+    """The notices of the cluster's nodes, by node. None if they are unknown."""

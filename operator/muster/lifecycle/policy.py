@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from types import MappingProxyType
 
 from muster.api.constants import CONTROLLER
@@ -81,10 +82,18 @@ class Policy:
     """How long after its grace period Muster removes a replica by force, if fences keep its processes from doing harm."""
     stuck_unfenced_seconds: float = 300
     """The same limit for a program of the user, which no fence stops."""
+    notice_seconds: float = 900
+    """How long before the time that a node announces for its end the job leaves it."""
+    replacement_seconds: float = 20
+    """How long a job whose nodes go waits for a replacement of each worker that leaves. Then it moves those for which there is one."""
     delays: Mapping[FailureClass, Delays] = field(default_factory=lambda: _DELAYS)
     pace: float = 1.0
     controller: str = CONTROLLER
     """Only jobs whose `spec.managedBy` is this name are managed."""
+
+    @property
+    def notice_time(self) -> timedelta:
+        return timedelta(seconds=self.notice_seconds)
 
 
 DEFAULT_POLICY = Policy()

@@ -12,7 +12,7 @@ from muster.lifecycle.facts.leaving import times_of_leaving
 from muster.lifecycle.facts.waiting import silence_due
 from muster.lifecycle.recording.inputs import due_write
 from muster.lifecycle.state import Ended, State
-from muster.lifecycle.transition import attempts, clean_up, deadline, elastic, nodes, replacing, requeueing
+from muster.lifecycle.transition import attempts, clean_up, deadline, elastic, moving, nodes, replacing, requeueing
 from muster.lifecycle.transition.pods import has_failed_outside_the_world, keeps_its_log
 
 _AT_ONCE = timedelta(milliseconds=1)
@@ -36,6 +36,7 @@ def wake_time(
             deadline.due(status, facts),
             due_write(status, facts),
             nodes.due(status),
+            *moving.wake_times(status, facts),
             next_write,
         ]
     return min((time for time in times if time and time > facts.now), default=None)

@@ -7,15 +7,17 @@ import socket
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from muster.admission.job_policy import UNLIMITED, JobPolicy
 from muster.api.base import ApiModel
 from muster.api.constants import CONTROLLER
 from muster.api.preset import Defaults
+from muster.api.status import Meaning
+from muster.control.node_signals import KNOWN, Kind, NodeSignal
 from muster.render.defaults import JobDefaults
 from muster.render.images import Images, default_images
 
@@ -62,6 +64,42 @@ class Queueing(ApiModel):
     kueue: Kueue = Field(default_factory=Kueue, description="Queues of Kueue.")
 
 
+class Signal(ApiModel):
+    """A signal of a node besides the known ones. Exactly one of taint, label and condition is set."""
+
+    taint: str | None = Field(default=None, min_length=1, max_length=317, description="Key of a taint.")
+    label: str | None = Field(default=None, min_length=1, max_length=317, description="Key of a label.")
+    condition: str | None = Field(default=None, min_length=1, max_length=317, description="Type of a condition that is True.")
+    values: list[str] = Field(
+        default_factory=list,
+        max_length=50,
+        description="Values of the taint or label, or reasons of the condition, that count. Empty: any.",
+    )
+    meaning: Meaning = Field(
+        default=Meaning.GOES, description="Goes: the node goes. TakesNoPods: it takes no new pods, and may stay, so jobs only save."
+    )
+    seconds: int | None = Field(default=None, ge=0, le=7 * 86400, description="How long after the signal the node goes. Default: unknown.")
+
+    @model_validator(mode="after")
+    def _has_one_place(self) -> Self:
+        if sum(each is not None for each in (self.taint, self.label, self.condition)) != 1:
+            raise ValueError("write exactly one of taint, label and condition")
+        return self
+
+    def known(self) -> NodeSignal:
+        places = ((Kind.TAINT, self.taint), (Kind.LABEL, self.label), (Kind.CONDITION, self.condition))
+        kind, name = next((kind, name) for kind, name in places if name is not None)
+        return NodeSignal(kind, name, self.meaning, frozenset(self.values), self.seconds)
+
+
+class NodeNotices(ApiModel):
+    enabled: bool = Field(default=True, description="Whether the operator watches nodes, so that jobs leave a node before it goes.")
+    signals: list[Signal] = Field(default_factory=list, max_length=100, description="Signals besides the known ones.")
+
+    def all_signals(self) -> tuple[NodeSignal, ...]:
+        return (*(each.known() for each in self.signals), *KNOWN)
+
+
 class Inputs(ApiModel):
     node_cache: str | None = Field(
         default=None,
@@ -98,6 +136,7 @@ class Configuration(ApiModel):
     network_policy: NetworkPolicy = Field(default_factory=NetworkPolicy, description="Network policies of jobs.")
     gang_scheduling: GangScheduling = Field(default_factory=GangScheduling, description="Schedulers that place all pods of a job or none.")
     queueing: Queueing = Field(default_factory=Queueing, description="Queues that jobs may name.")
+    node_notices: NodeNotices = Field(default_factory=NodeNotices, description="Notices of nodes that go.")
     job_policy: JobPolicy = Field(default=UNLIMITED, description="Limits on what jobs may request.")
     job_defaults: Defaults = Field(default_factory=Defaults, description="Defaults for fields that a job does not set.")
 

@@ -15,9 +15,11 @@ from muster.channel.reports import Reports
 from muster.control.dependencies import Dependencies
 from muster.control.gangs import Gangs
 from muster.control.job_store import Store
+from muster.control.node_notices import NodeNotices
 from muster.control.positions import Positions
 from muster.control.queues import Kueue
 from muster.control.reconciler import Reconciler
+from muster.kubernetes.api_paths import collection
 from muster.kubernetes.errors import ClusterError, RefusedError
 from muster.kubernetes.event_recorder import EventRecorder
 from muster.kubernetes.objects import Object
@@ -72,6 +74,7 @@ class Leader:
         self._kueue_changed = asyncio.Event()
         self._positions = Positions(self._read_pending, enqueue=parts.queue.add) if self._kueue.enabled else None
         self._presets = Presets()
+        self._notices = NodeNotices(configuration.node_notices.all_signals(), now=parts.now, changed=self._look_at_jobs_on)
         url = f"https://{channel_host(configuration, pod)}:{configuration.coordination.port}"
         self._reconciler = Reconciler(
             Dependencies(
@@ -89,6 +92,7 @@ class Leader:
                 gangs=self._gangs,
                 kueue=self._kueue,
                 positions=self._positions,
+                notices=lambda: self._notices.newest,
                 enqueue=parts.queue.add,
                 publish=parts.recorder.publish,
                 changed=parts.metrics.count_change,
@@ -128,6 +132,9 @@ class Leader:
                 tasks.create_task(self._positions.run(lambda: bool(self._kueue.positions_version)))
             tasks.create_task(self._watch_workloads())
             tasks.create_task(self._keep_listing_presets())
+            if self._configuration.node_notices.enabled:
+                nodes = Watch(self._gateway, collection("v1", "nodes"), on_change=self._notices.node, on_gap=lambda: None)
+                tasks.create_task(nodes.run())
 
     async def _watch_workloads(self) -> None:
         """Watches the Workloads of jobs in the version that Muster uses, and in another one once the cluster serves it."""
@@ -153,6 +160,10 @@ class Leader:
 
     def _look_at_all_jobs(self) -> None:
         for key in self._parts.store.keys_by_need:
+            self._parts.queue.add(key)
+
+    def _look_at_jobs_on(self, node: str) -> None:
+        for key in self._parts.store.keys_on(node):
             self._parts.queue.add(key)
 
     async def stop(self) -> None:

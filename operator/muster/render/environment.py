@@ -88,7 +88,7 @@ def environment_of(of: Rendering, replica: ReplicaPlan, *, standby: bool = False
     directory = checkpoint_directory(job, CLAIM_PATH)
     grace_seconds = grace.seconds(job.spec, job.status)
     spec = trainer_spec(job.spec, directory, processes=plans.whole.size, grace_seconds=grace_seconds)
-    writes_summaries = replica.first_rank in (0, None) or job.spec.members_vary
+    writes_summaries = standby or replica.first_rank in (0, None) or job.spec.elastic is not None or job.spec.recovery.spares > 0
     env = variables(
         job=job.key,
         job_uid=uid_of(job),

@@ -15,7 +15,7 @@ from muster.render.defaults import JobDefaults
 from muster.render.gang import priority_class_of
 from muster.render.images import Images
 from muster.render.kueue_versions import api_version, with_priority_class, without_version
-from muster.render.manifests import plans_of, render_replica
+from muster.render.manifests import render_replica
 from muster.render.pods import labels_of, owner_of
 from muster.render.template_hash import digest_of
 from muster.strategies.registry import strategy_of
@@ -63,7 +63,7 @@ def workload(job: TrainingJob, images: Images, defaults: Sequence[JobDefaults], 
     The value of its priority class is missing, because only the cluster has it (`with_priority`).
     """
     job = job.with_status(TrainingJobStatus())
-    plan, strategy, elastic = plans_of(job).pool, strategy_of(job.spec.strategy), job.spec.elastic
+    plan, strategy, elastic = strategy_of(job.spec.strategy).requested(job.spec), strategy_of(job.spec.strategy), job.spec.elastic
     pod_sets = []
     for role in dict.fromkeys(replica.role for replica in plan.replicas):
         counts = {"count": len(plan.of(role))}

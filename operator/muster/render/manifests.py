@@ -112,9 +112,10 @@ class _PlanKey:
 def _plans(key: _PlanKey) -> Plans:
     strategy = strategy_of(key.spec.strategy)
     whole, pool = strategy.plan(key.spec), strategy.pool(key.spec)
-    if not key.spec.members_vary or key.world is None:
+    members = [(member.role, member.index) for member in key.world.members] if key.world else []
+    if not strategy.members_vary(key.spec) or key.world is None or members == list(whole.positions):
         return Plans(whole=whole, world=whole, pool=pool)
-    return Plans(whole=whole, world=pool.arranged([(member.role, member.index) for member in key.world.members]), pool=pool)
+    return Plans(whole=whole, world=pool.arranged(members), pool=pool)
 
 
 def _replica_of(job: TrainingJob, plan: WorldPlan, role: RoleName, index: int) -> ReplicaPlan:

@@ -25,6 +25,7 @@ from muster.api.job import TrainingJob
 from muster.api.problems import InvalidJobError, Problem
 from muster.api.quantity import with_more_mib
 from muster.api.spec import Role, RoleName
+from muster.api.status import Meaning
 from muster.render.addresses import suffixes_of
 from muster.render.environment import (
     CLAIM_PATH,
@@ -103,8 +104,10 @@ def pod_of(of: Rendering, replica: ReplicaPlan, *, standby: bool = False) -> dic
         pod = _with_memory(pod, memory.size_mib)
     node_cache = next((each.node_cache for each in of.defaults if each.node_cache), None)
     pod = with_fetcher(_with_like_resources(pod), job, role, node_cache=node_cache)
-    pod = _avoiding(pod, [node.name for node in job.status.avoided_nodes])
-    pod = _excluding(pod, sorted({each.node for each in job.status.orphaned if each.node})[:MOST_EXCLUDED])
+    going = [each.node for each in job.status.node_notices if each.meaning is Meaning.GOES]
+    pod = _avoiding(pod, [*(node.name for node in job.status.avoided_nodes), *(() if standby else going)])
+    silent = {each.node for each in job.status.orphaned if each.node}
+    pod = _excluding(pod, sorted(silent | set(going if standby else ()))[:MOST_EXCLUDED])
     if standby and job.spec.recovery.spares:
         pod = _apart(pod, job)
     return _packed(pod, job, topology.pack) if topology and of.strategy.is_in_world(role) else pod

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Literal, Protocol
 
 from muster.api.problems import Problem
-from muster.api.spec import WORKER, Communication, Role, RoleName, StrategyName, TrainingJobSpec
+from muster.api.spec import WORKER, Communication, NodeNotices, Role, RoleName, StrategyName, TrainingJobSpec
 from muster.strategies import accelerators
 from muster_contract.strategy import Framework, StrategyRuntime
 
@@ -78,6 +78,10 @@ class ReplicaPlan:
     def sharers(self) -> int:
         """The number of processes that share the processors of the replica."""
         return self.slots or self.processes
+
+
+MOST_REPLACEMENTS = 64
+"""The most workers of a world that are replaced at once because their nodes go."""
 
 
 @dataclass(frozen=True)
@@ -302,9 +306,23 @@ class Strategy:
         """The replicas of the whole world, ranked role after role."""
         return self._plan(spec, spares=0)
 
-    def pool(self, spec: TrainingJobSpec) -> WorldPlan:
-        """The replicas from which worlds are made: those of the whole world, and the spares as workers with higher indexes."""
+    def requested(self, spec: TrainingJobSpec) -> WorldPlan:
+        """The replicas that the spec asks for: those of the whole world, and the spares as workers with higher indexes."""
         return self._plan(spec, spares=spec.recovery.spares)
+
+    def pool(self, spec: TrainingJobSpec) -> WorldPlan:
+        """The replicas from which worlds are made: those that the spec asks for, and further workers, which may replace some."""
+        further = min(MOST_REPLACEMENTS, spec.roles[self.worker_role].replicas) if self.replaces(spec) else 0
+        return self._plan(spec, spares=spec.recovery.spares + further)
+
+    def replaces(self, spec: TrainingJobSpec) -> bool:
+        """Whether a new worker may take the place of one whose node announces that it goes. An elastic job shrinks and grows instead."""
+        is_asked_for = spec.recovery.node_notices is NodeNotices.AUTO
+        return self.spares and is_asked_for and spec.elastic is None and spec.trainer.supervised
+
+    def members_vary(self, spec: TrainingJobSpec) -> bool:
+        """Whether the next world may have other members, without a change of the spec."""
+        return spec.elastic is not None or spec.recovery.spares > 0 or self.replaces(spec)
 
     def _plan(self, spec: TrainingJobSpec, *, spares: int) -> WorldPlan:
         replicas: list[ReplicaPlan] = []

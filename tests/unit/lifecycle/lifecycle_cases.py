@@ -10,7 +10,7 @@ from pydantic.alias_generators import to_camel
 
 from muster.api.job import TrainingJob
 from muster.api.problems import Problem
-from muster.api.status import AttemptRecord, TrainingJobStatus
+from muster.api.status import AttemptRecord, NodeNotice, TrainingJobStatus
 from muster.lifecycle.actions import CreateReplica, Decision, DeleteReplica
 from muster.lifecycle.decide import decide
 from muster.lifecycle.observed import Observed, ReplicaPhase, ReplicaView
@@ -77,6 +77,7 @@ class Story:
     template_hash: str = ""
     expects_reports: bool = False
     gap_seconds: float | None = None
+    notices: dict[str, NodeNotice] | None = None
 
     def see(self, *views: ReplicaView, seconds: float | None = None, live: bool = True) -> Decision:
         self.now = at(seconds) if seconds is not None else self.now
@@ -89,6 +90,7 @@ class Story:
                 template_hash=self.template_hash,
                 expects_reports=self.expects_reports,
                 gap_seconds=self.gap_seconds,
+                notices=self.notices,
             ),
             self.now,
             problems=self.problems,

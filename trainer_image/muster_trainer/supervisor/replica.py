@@ -27,9 +27,10 @@ from muster_contract.events import (
     Waiting,
 )
 from muster_contract.notices import Notice, NoticeReason
-from muster_contract.reports import ProcessReport, ProcessState, Report, Stack, TerminationMessage
+from muster_contract.reports import NodeNotice, ProcessReport, ProcessState, Report, Stack, TerminationMessage
 from muster_contract.run_state import RunState, apply, with_notice
 from muster_contract.trainer_spec import TrainerSpec
+from muster_trainer.host import node_notice
 from muster_trainer.supervisor import stacks
 from muster_trainer.supervisor.environment import Launch
 from muster_trainer.supervisor.event_reader import EventLog, EventReader, Line
@@ -140,6 +141,7 @@ class Replica:
         self._stop_requests = StopRequests()
         self._stops_handled = 0
         self._stacks: tuple[Stack, ...] = ()
+        self._notice_of_node: NodeNotice | None = None
         self._earliest_end = 0.0
         self._is_broken = False
         self._training_since: float | None = None
@@ -334,6 +336,8 @@ class Replica:
     def _handle_reply(self) -> None:
         """Ends the processes when a newer attempt counts or none follows. They may save within the grace period."""
         reply = self._reporter.reply
+        if reply is not None and reply.notice != self._notice_of_node:
+            self._pass_on(reply.notice)
         if reply is None or not (reply.end or reply.attempt > self._replica.attempt):
             return
         if reply.dump and not self._earliest_end:
@@ -345,6 +349,16 @@ class Replica:
         if to_save_alone and not (to_save_together or self._ending.termed):
             self._order_to_leave()
         self._ending.by(begin, begin + max(to_save_together, to_save_alone))
+
+    def _pass_on(self, notice: NodeNotice | None) -> None:
+        """Tells the processes that a node of the job goes, or that its notice is withdrawn."""
+        self._notice_of_node = notice
+        try:
+            node_notice.write(self._replica.state_dir, notice)
+        except OSError as error:
+            say(f"{self._replica.state_dir} cannot be written ({error.strerror}); the processes do not learn that a node goes")
+        if notice is not None:
+            say(f"node {notice.node} {'goes' if notice.goes else 'takes no new pods'} ({notice.signal}); the training saves")
 
     @property
     def _rescue_seconds(self) -> float:

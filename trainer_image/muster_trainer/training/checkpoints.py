@@ -8,8 +8,10 @@ from collections.abc import Callable
 from muster_contract.errors import StorageUnavailable
 from muster_contract.events import Activity, CommitReason
 from muster_contract.notices import NoticeReason
+from muster_contract.reports import NodeNotice
 from muster_trainer.checkpoint import Fence, Store
 from muster_trainer.checkpoint.objects import Location, location_of
+from muster_trainer.host import node_notice
 from muster_trainer.training.agreement import agree, gather, of_all
 from muster_trainer.training.interval import SaveInterval
 from muster_trainer.training.outage import Outage
@@ -49,6 +51,7 @@ class Checkpoints:
         self.saved_before: int | None = None
         self._first = 0
         self._is_registered = True
+        self._notice: NodeNotice | None = None
 
     @property
     def path(self) -> Location | None:
@@ -85,14 +88,24 @@ class Checkpoints:
 
     @property
     def is_time(self) -> bool:
-        """Whether a save is due by the clock of rank 0: after everySeconds, or again after one that has failed. The vote makes all ranks
-        save at the same step. False during a save."""
+        """Whether a save is due by the clock of rank 0: after everySeconds, again after one that has failed, or because a node of the job
+        goes. The vote makes all ranks save at the same step. False during a save."""
         saver = self.saver
         if saver is None or self._run.engine.rank != 0 or saver.in_flight:
             return False
         if self.outage.is_on:
             return self.outage.is_due
+        if self._is_announced():
+            return True
         return saver.interval.seconds is not None and self._clock() - saver.began >= saver.interval.seconds
+
+    def _is_announced(self) -> bool:
+        """Whether there is a notice for which nothing was saved yet."""
+        notice = node_notice.read(self._run.env.state_dir)
+        if notice == self._notice:
+            return False
+        self._notice = notice
+        return notice is not None
 
     def is_due(self, done: int) -> bool:
         """Whether a save is due by the number of steps."""

@@ -88,6 +88,11 @@ class Facts:
         return self.desired.part({(name, index) for name, index in replicas if name != role or index < quota.workers})
 
     @property
+    def replaces_workers(self) -> bool:
+        """Whether a worker with another index may take the place of a worker."""
+        return self.spec.recovery.spares > 0 or self.strategy.replaces(self.spec)
+
+    @property
     def stamp(self) -> datetime:
         """The current time in milliseconds, because the status holds times with this precision."""
         return milliseconds(self.now)

@@ -9,6 +9,7 @@ from muster.api.status import LONGEST_TEXT, Condition, ConditionType, GraceStatu
 from muster.lifecycle.facts import gang
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.times import whole_seconds
+from muster.lifecycle.present.notices import notice_sentence, reason_of
 from muster.lifecycle.present.waiting import reasons
 from muster.lifecycle.recording.members import world_members
 from muster.lifecycle.recording.ranks import can_be_compared
@@ -31,6 +32,7 @@ def with_conditions(status: TrainingJobStatus, state: State, facts: Facts) -> Tr
         ConditionType.GANG_SCHEDULED: _gang_scheduled(status, facts),
         ConditionType.QUOTA_RESERVED: _quota_reserved(facts),
         ConditionType.SPREAD_OVER_NODES: _spread_over_nodes(status, facts),
+        ConditionType.NODES_STAY: _nodes_stay(status, facts),
     }
     if isinstance(state, Ended):
         kind = ConditionType.COMPLETE if status.phase is Phase.SUCCEEDED else ConditionType.FAILED
@@ -137,6 +139,16 @@ def _spread_over_nodes(status: TrainingJobStatus, facts: Facts) -> Value | None:
         "is ready on another node, delete the pod of one worker, and the spare takes its place"
     )
     return Value(False, Reason.WORLD_ON_ONE_NODE, message)
+
+
+def _nodes_stay(status: TrainingJobStatus, facts: Facts) -> Value | None:
+    """Whether no node of the world announces that it goes. A job gets this condition with the first notice."""
+    if not is_open(status):
+        return None
+    sentence = notice_sentence(status, facts)
+    if sentence:
+        return Value(False, reason_of(status, facts), sentence)
+    return Value(True, Reason.NO_NOTICE) if status.condition(ConditionType.NODES_STAY) else None
 
 
 def is_queued(status: TrainingJobStatus, facts: Facts) -> bool:

@@ -5,11 +5,14 @@ It has no figures that change with each step, because every change of it is a wr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from muster.api.status import LONGEST_TEXT, AttemptRecord, Phase, Reason, TrainingJobStatus
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.leaving import holding_resources
 from muster.lifecycle.present.conditions import is_queued
 from muster.lifecycle.present.goodput import reports_steps
+from muster.lifecycle.present.notices import notice_sentence
 from muster.lifecycle.present.waiting import listed, waiting_sentence
 from muster.lifecycle.state import Ended, Open, State, Suspended, is_backing_off, last_failure
 
@@ -31,6 +34,11 @@ def scaling_sentence(before: int, after: int) -> str:
         return f"scales down: {after} of {before} workers remain"
     joined = after - before
     return f"scales up: {joined} worker{'s' if joined > 1 else ''} joined"
+
+
+def relocation_sentence(workers: Sequence[str], nodes: Sequence[str]) -> str:
+    """Which workers leave which nodes."""
+    return f"{listed(workers)} {'leaves' if len(workers) == 1 else 'leave'} {listed(nodes)}, because the nodes announce that they go"
 
 
 def startup_sentence(status: TrainingJobStatus, facts: Facts) -> str:
@@ -72,7 +80,8 @@ def _running(status: TrainingJobStatus, facts: Facts) -> str:
         return f"attempt {status.attempt}: all replicas run, waiting for the first step"
     if not reports_steps(status, facts):
         return f"attempt {status.attempt}: all replicas run; the program has reported no step"
-    trains = f"attempt {status.attempt} trains"
+    announced = notice_sentence(status, facts)
+    trains = f"attempt {status.attempt} trains" + (f"; {announced}" if announced else "")
     if status.world is None or facts.spec.elastic is None:
         return trains
     few, many = len(status.world.members), len(facts.desired.replicas)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from muster.api.status import Reason, TrainingJobStatus, World
+from muster.lifecycle.facts import notices
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.observed import Replica, ReplicaPhase
 from muster.lifecycle.state import is_open, newest
@@ -30,7 +31,7 @@ class Resize:
 
 def next_plan(status: TrainingJobStatus, facts: Facts) -> WorldPlan:
     """The plan of the next world. In `status` the attempt before has ended."""
-    if facts.spec.recovery.spares:
+    if facts.replaces_workers:
         return spares.next_plan(status, facts)
     plan, record = facts.plan, newest(status)
     if facts.spec.elastic is None or status.world is None or record is None or record.reason is Reason.SUSPENDED:
@@ -38,6 +39,8 @@ def next_plan(status: TrainingJobStatus, facts: Facts) -> WorldPlan:
     present = (_running(facts) | reused_pods(status, facts).keys()) & _replicas(plan)
     waits = record.failure_class is not None and facts.spec.elastic.shrink_after_seconds > 0
     members = present | (_members(status.world) if waits else set())
+    stay = members - {view.replica for view in notices.leaving(status, facts)}
+    members = stay if len(stay) >= facts.spec.elastic.min_replicas else members
     return plan.part(members) if len(members & _replicas(plan)) >= facts.spec.elastic.min_replicas else plan
 
 
@@ -46,7 +49,7 @@ def is_outgrown(status: TrainingJobStatus, facts: Facts) -> bool:
     if facts.problems or status.world is None:
         return False
     members = _members(status.world)
-    if facts.spec.recovery.spares:
+    if facts.replaces_workers:
         return spares.is_outgrown(status.world, facts)
     fits = members <= _replicas(facts.plan) if facts.spec.elastic else members == _replicas(facts.plan)
     return not fits or facts.plan.size_of(members) != status.world.size
@@ -68,9 +71,16 @@ def wake_time(status: TrainingJobStatus, facts: Facts) -> datetime | None:
 
 def free_replicas(status: TrainingJobStatus, facts: Facts) -> set[Replica]:
     """Replicas that a later world may take in. One replica stands by for each."""
-    if status.world is None or not facts.spec.members_vary:
+    if status.world is None:
         return set()
-    return _replicas(facts.plan if facts.spec.elastic else facts.pool) - _members(status.world)
+    if facts.spec.elastic:
+        return _replicas(facts.plan) - _members(status.world)
+    number = notices.wanted(status, facts)
+    if not number:
+        return set()
+    exist = {view.replica for view in facts.standing_by}
+    free = sorted(_replicas(facts.pool) - _members(status.world), key=lambda replica: (replica not in exist, replica))
+    return set(free[:number])
 
 
 def _resize_time(status: TrainingJobStatus, facts: Facts) -> datetime | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from muster.api.spec import CleanPodPolicy
 from muster.api.status import Phase, TrainingJobStatus
 from muster.lifecycle.actions import Action, CreateReplica, EnsureService, LookLive, deletion
+from muster.lifecycle.facts import notices
 from muster.lifecycle.facts.acknowledging import acknowledging
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.failure import cause_of_end
@@ -59,9 +60,8 @@ def _standby(status: TrainingJobStatus, facts: Facts) -> Actions:
     if status.world is None or facts.problems:
         return ()
     free = elastic.free_replicas(status, facts) - {each.replica for each in status.orphaned}
-    unneeded = [
-        view for view in facts.standing_by if view.replica not in free or (view.phase.ended and facts.now >= facts.retry_time(view))
-    ]
+    going = notices.going(status, facts)
+    unneeded = [view for view in facts.standing_by if view.replica not in free or view.node in going or _may_retry(view, facts)]
     deletions = tuple(action for view in unneeded for action in deletion(view))
     absent = sorted(free - {view.replica for view in facts.everyone})
     if status.world.ready_time is None or not absent or not is_clear(status, facts):
@@ -70,6 +70,10 @@ def _standby(status: TrainingJobStatus, facts: Facts) -> Actions:
         return (*deletions, LookLive())
     creations = (CreateReplica(role, index, status.attempt, standby=True) for role, index in absent)
     return (*deletions, *creations)
+
+
+def _may_retry(view: ReplicaView, facts: Facts) -> bool:
+    return view.phase.ended and facts.now >= facts.retry_time(view)
 
 
 def _suspension(status: TrainingJobStatus, facts: Facts) -> Actions:

@@ -1,16 +1,18 @@
-"""Spares: workers that stand by and take the places of workers whose pods are lost.
+"""Spares: workers that stand by and take the places of workers whose pods are lost, or whose nodes go.
 
 A job with `recovery.spares: n` has n more workers than its world. They are replicas like all others, with the next indexes. If a pod of the
 world cannot go on, a ready spare takes its place and rank in the next world. So the world does not wait for a new pod. Muster creates the
-replica that has left the world again, as the next spare.
+replica that has left the world again, as the next spare. A job without spares gets them while nodes of its world announce that they go
+(`moving.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from muster.api.status import Member, Reason, TrainingJobStatus, World
+from muster.lifecycle.facts import notices
 from muster.lifecycle.facts.acknowledging import may_acknowledge
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.silence import is_silent
@@ -28,18 +30,26 @@ def next_plan(status: TrainingJobStatus, facts: Facts) -> WorldPlan:
         return facts.desired
     reused = reused_pods(status, facts)
     waiting = [view for view in ready(facts) if reused.get(view.replica) == view.uid]
-    nodes = _nodes({uid for member in world.members if (uid := reused.get(member.replica))}, facts)
+    workers = [member.replica for member in world.members if member.role == facts.strategy.worker_role]
+    lost = [replica for replica in workers if replica not in reused]
+    successors = _successors(lost, waiting, _nodes({uid for replica in workers if (uid := reused.get(replica))}, facts))
+    going = notices.going(status, facts)
+    stays = [view for view in waiting if view.node not in going and view.replica not in successors.values()]
+    leaving = [view.replica for view in notices.leaving(status, facts) if view.replica in reused]
+    successors |= _successors(leaving, stays, _nodes({uid for each in workers if each not in leaving and (uid := reused.get(each))}, facts))
+    return facts.pool.arranged([successors.get(member.replica, member.replica) for member in world.members])
 
-    def successor(replica: Replica) -> Replica:
-        is_lost = waiting and replica not in reused and replica[0] == facts.strategy.worker_role
-        return _taken(waiting, nodes).replica if is_lost else replica
 
-    return facts.pool.arranged([successor(member.replica) for member in world.members])
+def _successors(replaced: Sequence[Replica], waiting: list[ReplicaView], nodes: set[str]) -> dict[Replica, Replica]:
+    """A spare for each of these replicas, as far as there are enough. `nodes` are those of the rest of the world."""
+    return {replica: _taken(waiting, nodes).replica for replica in replaced[: len(waiting)]}
 
 
 def is_outgrown(world: World, facts: Facts) -> bool:
     """Whether the spec now asks for another world."""
     members = [member.replica for member in world.members]
+    if members == list(facts.desired.positions):
+        return world.size != facts.desired.size  # in short, because a pass over thousands of members would take long otherwise
     plan = facts.pool.arranged(members)
     roles, desired = sorted(role for role, _ in members), sorted(replica.role for replica in facts.desired.replicas)
     return len(plan.replicas) != len(members) or roles != desired or plan.size != world.size
@@ -60,7 +70,7 @@ def with_successors(
     `excluded` has the uids of pods that take no place.
     """
     world = status.world
-    if world is None or world.ready_time or not facts.spec.recovery.spares or not may_acknowledge(status, facts):
+    if world is None or world.ready_time or not facts.replaces_workers or not may_acknowledge(status, facts):
         return status
     free = [view for view in ready(facts) if view.uid not in excluded]
     active = {view.uid for view in facts.replicas if view.is_active}

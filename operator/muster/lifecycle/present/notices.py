@@ -1,0 +1,53 @@
+"""What users read about nodes that announce that they go."""
+
+from __future__ import annotations
+
+from muster.api.spec import NodeNotices
+from muster.api.status import Meaning, NodeNotice, Reason, TrainingJobStatus
+from muster.lifecycle.facts import notices
+from muster.lifecycle.facts.facts import Facts
+from muster.lifecycle.present.waiting import listed
+
+
+def notice_sentence(status: TrainingJobStatus, facts: Facts) -> str:
+    """The notice that matters most for the world, and what the job does about it. Empty without one."""
+    notice = _most_urgent(status, facts)
+    if notice is None:
+        return ""
+    here = listed(_labels_on(notice.node, status, facts))
+    if notice.meaning is Meaning.TAKES_NO_PODS:
+        return f"node {notice.node} of {here} takes no new pods ({notice.signal})"
+    when = f" at {notice.goes_time:%H:%M:%S} UTC" if notice.goes_time else ""
+    return f"node {notice.node} of {here} goes{when} ({notice.signal}): {_plan(status, facts)}"
+
+
+def reason_of(status: TrainingJobStatus, facts: Facts) -> Reason:
+    notice = _most_urgent(status, facts)
+    if notice is None:
+        return Reason.NO_NOTICE
+    return Reason.NODE_GOES if notice.meaning is Meaning.GOES else Reason.NO_NEW_PODS
+
+
+def _most_urgent(status: TrainingJobStatus, facts: Facts) -> NodeNotice | None:
+    here = [each for each in status.node_notices if _labels_on(each.node, status, facts)]
+    return max(here, key=lambda each: (each.meaning is Meaning.GOES, each.since), default=None)
+
+
+def _labels_on(node: str, status: TrainingJobStatus, facts: Facts) -> list[str]:
+    members = status.world.member_of if status.world else {}
+    return [view.label for view in facts.replicas if view.node == node and view.uid in members]
+
+
+def _plan(status: TrainingJobStatus, facts: Facts) -> str:
+    """What the job does about nodes that go."""
+    if facts.spec.recovery.node_notices is NodeNotices.SAVE:
+        return "the job saves and stays (recovery.nodeNotices: Save)"
+    if facts.spec.elastic is not None:
+        enough = len(notices.staying(status, facts)) >= facts.spec.elastic.min_replicas
+        return "the others go on without it" if enough else "too few workers would remain, so the job stays until then"
+    coming = [view for view in facts.standing_by if view.node not in notices.going(status, facts)]
+    if coming and all(view.unschedulable for view in coming):
+        return "no node is free for a replacement yet, so the job saves and trains on"
+    if notices.wanted(status, facts):
+        return "the job saves, and moves once a replacement is ready"
+    return "the job saves, and stays until then, because its workers cannot be replaced while it trains"

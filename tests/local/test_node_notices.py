@@ -1,0 +1,62 @@
+"""A node that announces that it goes: the training saves at its next step, and a program can read the notice."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import psutil
+
+from tests.support.local_jobs import LocalJob, finish, job
+from tests.support.waiting import wait_until
+
+NOTICE = {"node": "spot-1", "signal": "taint karpenter.sh/disrupted", "since": 1764400000.5, "goes": True, "goesAt": 1764400120.0}
+PROGRAM = """
+import time
+import muster_training as muster
+for step in range(1, 10000):
+    time.sleep(0.02)
+    muster.report(step=step, total=10000)
+    if muster.should_stop():
+        break
+    if (notice := muster.notice()) is not None:
+        print("sees", notice.node, notice.signal, notice.goes, notice.goes_at, flush=True)
+        break
+"""
+
+
+def announce(run: LocalJob) -> None:
+    """Puts the notice where the supervisor of rank 0 would put it."""
+    folder = Path(psutil.Process(run.pid_of("worker-0")).environ()["MUSTER_STATE_DIR"])
+    (folder / "notice.new").write_text(json.dumps(NOTICE))
+    (folder / "notice.new").replace(folder / "notice.json")
+
+
+def test_the_bundled_trainer_saves_once_at_the_next_step(tmp_path: Path) -> None:
+    run = LocalJob(tmp_path)
+    config = {"epochs": 1000, "stepDelaySeconds": 0.05}
+    run.write(job(trainer={"task": "digits", "config": config}, checkpoint={"everySteps": 100000}))
+    with run.running("job.yaml") as process:
+        wait_until(lambda: len(run.events("step")) >= 5, "five steps")
+        assert run.events("commit") == []
+        announce(run)
+        [commit] = wait_until(lambda: run.events("commit"), "a commit")
+        assert commit["reason"] == "Periodic"
+        steps = len(run.events("step"))
+        wait_until(lambda: len(run.events("step")) >= steps + 10, "ten further steps")
+        assert run.events("commit") == [commit]
+        process.send_signal(signal.SIGINT)
+        finish(process)
+
+
+def test_a_program_of_the_user_reads_the_notice(tmp_path: Path) -> None:
+    run = LocalJob(tmp_path)
+    (tmp_path / "train.py").write_text(PROGRAM)
+    run.write(job(replicas=1, trainer={"script": "train.py"}))
+    with run.running("job.yaml") as process:
+        wait_until(lambda: run.events("step"), "a step")
+        announce(run)
+        code, output = finish(process)
+    assert code == 0, output
+    assert "sees spot-1 taint karpenter.sh/disrupted True 1764400120.0" in run.logs()
