@@ -14,6 +14,8 @@ from muster.explain.explain import as_document, explain
 from muster.kubernetes.objects import Object
 
 LOG_LINES = 200
+LOG_BYTES = 16 << 20
+"""Of the logs of all replicas together."""
 HIDDEN = "REDACTED"
 _LONGEST_NAME = 256
 _SECRET_PART = re.compile(
@@ -48,7 +50,7 @@ async def debug_dump(connection: Connection, name: str, *, version: str) -> Obje
     """The document: the explanation, the job, its pods, events and last log lines, and the nodes of its pods. Raises NoJobError."""
     snapshot = await snapshot_of(connection, name)
     try:
-        lines = await logs_of(connection, snapshot.job, Selection(), tail=LOG_LINES)
+        lines = await logs_of(connection, snapshot.job, Selection(), tail=LOG_LINES, most_bytes=LOG_BYTES)
         logs = [shown(line) for line in lines]
     except errors.ClientError as error:
         logs = [f"the logs cannot be read: {error}"]

@@ -132,3 +132,48 @@ def test_a_redirect_is_not_followed() -> None:
     with pytest.raises(errors.NoClusterError, match="another address"):
         on(server, lambda connection: Jobs(connection).summaries())
     assert [request.path for request in server.asked] == ["/apis/muster.dev/v1alpha1/namespaces/team/trainingjobs"]
+
+
+class Streaming(TableServer):
+    """A log with one line without an end for 16 MiB, and another line."""
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.asked.append(request)
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        for _ in range(256):
+            await answer.write(b"x" * 65_536)
+        await answer.write(b"\nnext\n")
+        return answer
+
+
+def test_a_line_without_end_in_a_log_is_cut() -> None:
+    async def lengths(connection: Connection) -> list[int]:
+        return [len(line) async for line in connection.stream(connection.path("v1", "pods", "digits-worker-0", subresource="log"))]
+
+    assert on(Streaming([]), lengths) == [api_server.LARGEST_ANSWER, len("next")]
+
+
+@pytest.mark.parametrize(
+    "name", ["../../secrets", "a/b", "a%2fb", "a?b", "a#b", "..", "", "a\nb", "\u0430", "a\uff0fb", "A", "x" * 254, "a..b"]
+)
+def test_the_name_of_an_object_does_not_lead_to_another_path(name: str) -> None:
+    server = TableServer([])
+    with pytest.raises(errors.NoJobError):
+        on(server, lambda connection: Jobs(connection).get(name))
+    assert {request.path for request in server.asked} <= {"/apis/muster.dev/v1alpha1/namespaces/team/trainingjobs"}
+
+
+def test_a_redirect_of_a_stream_is_not_followed() -> None:
+    class Redirecting(TableServer):
+        async def answer(self, request: web.Request) -> web.StreamResponse:
+            self.asked.append(request)
+            raise web.HTTPFound("http://127.0.0.1:1/latest/meta-data")
+
+    async def scene(connection: Connection) -> list[bytes]:
+        return [line async for line in connection.stream(connection.path("v1", "pods", "digits-worker-0", subresource="log"))]
+
+    server = Redirecting([])
+    with pytest.raises(errors.NoClusterError, match="another address"):
+        on(server, scene)
+    assert len(server.asked) == 1
