@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from muster.admission.read import InvalidJobFileError, parse_job
 from muster.api.quantity import amount_of
 from muster.channel.tokens import Claim, claim_of
-from muster.client.dump import redact
+from muster.client.redaction import redact
 from muster.kubernetes.api_paths import InvalidNameError, collection, member
 from muster.render.merge import MergeError, strategic_merge
 from muster_contract.reports import Report

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from muster.client import dump
+from muster.client import redaction
 from muster.explain.causes import CAUSES
 from tests.support.hostile_texts import hostile_texts
 from tests.support.seeds import seeded_random
@@ -18,7 +18,7 @@ SECONDS = 1.0
 
 PATTERNS = {
     **{f"cause {cause.id}": re.compile(cause.pattern, re.IGNORECASE | re.DOTALL) for cause in CAUSES},
-    **{f"dump {index}": pattern for index, pattern in enumerate(dump.PATTERNS)},
+    **{f"redaction {index}": pattern for index, pattern in enumerate(redaction.PATTERNS)},
 }
 
 

@@ -7,14 +7,16 @@ from collections.abc import Iterable
 from functools import reduce
 
 _PLAIN_KEY = re.compile(r"[A-Za-z_<][A-Za-z0-9_<-]*")
+_LONGEST_KEY = 60
+"""Characters of a key in a path. Each of thousands of fields has a path with all keys above it."""
 _LAST_STEP = re.compile(r"(?:\.[^.\[\]]*|\[[^\[\]]*\])$")
 
 
 def step(path: str, key: str | int) -> str:
-    """The path with one more key or index. Indices and keys that are not plain words are in brackets: `limits[nvidia.com/gpu]`."""
-    if isinstance(key, str) and _PLAIN_KEY.fullmatch(key):
+    """The path with one more key or index. Indices and keys that are long or not plain words are in brackets: `limits[nvidia.com/gpu]`."""
+    if isinstance(key, str) and len(key) <= _LONGEST_KEY and _PLAIN_KEY.fullmatch(key):
         return f"{path}.{key}" if path else key
-    return f"{path}[{str(key)[:60]}]"
+    return f"{path}[{str(key)[:_LONGEST_KEY]}]"
 
 
 def spelled(path: Iterable[str | int]) -> str:

@@ -12,6 +12,7 @@ from functools import cache
 
 from muster.admission.bounds import bound_problems, bounded
 from muster.admission.conditions import value_at
+from muster.admission.paths import step
 from muster.admission.resources import resource_problems
 from muster.admission.rules import DNS_LABEL, SPEC, Rule, rules_for, rules_for_all, violations
 from muster.admission.sentences import not_one_of
@@ -153,7 +154,7 @@ def _config_problems(strategy: Strategy, trainer: Trainer) -> Iterator[Problem]:
     path = "spec.trainer.config"
     if trainer.task is None or trainer.task in MEASURING or strategy not in BUILT_IN:
         if trainer.task is not None or trainer.module is not None:
-            yield from (Problem(f"{path}.{name}", message) for name, message in wrong_values(trainer.config))
+            yield from (Problem(step(path, name), message) for name, message in wrong_values(trainer.config))
         return
     task, framework = TASKS.get(trainer.task), strategy.framework.name
     if task is None:
@@ -161,8 +162,8 @@ def _config_problems(strategy: Strategy, trainer: Trainer) -> Iterator[Problem]:
     elif framework not in task.frameworks:
         yield Problem("spec.trainer.task", f"{framework} has no task {trainer.task}; write another task or strategy")
     else:
-        yield from (Problem(f"{path}.{name}", message) for name, message in unknown_keys(trainer.config, task.keys))
-        yield from (Problem(f"{path}.{name}", message) for name, message in wrong_values(trainer.config, task.keys))
+        yield from (Problem(step(path, name), message) for name, message in unknown_keys(trainer.config, task.keys))
+        yield from (Problem(step(path, name), message) for name, message in wrong_values(trainer.config, task.keys))
 
 
 def _input_problems(strategy: Strategy, spec: TrainingJobSpec) -> Iterator[Problem]:

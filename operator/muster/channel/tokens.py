@@ -2,7 +2,8 @@
 
 A review is a request to the API server under the operator's identity, so a peer must not cause too many. A token is first parsed without
 verification, and refused if it cannot be valid. Then there is one review at a time for each pod and address of a peer, at a limited rate.
-So tokens that a peer invents use up nothing that the pod, at its own address, needs. No claim of an unverified token is trusted.
+Addresses take turns, so a peer that names many pods does not keep others waiting. So tokens that a peer invents use up nothing that a pod,
+at its own address, needs. No claim of an unverified token is trusted.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from muster.channel.coordination import RefusedReportError
 from muster.kubernetes.api_paths import collection
 from muster.kubernetes.api_server import Requests
 from muster.kubernetes.errors import ClusterError
+from muster.kubernetes.fairness import Slots
 from muster.kubernetes.objects import Object
 from muster.kubernetes.token_bucket import AddressLimits, Bucket
 
@@ -71,7 +73,7 @@ class Tokens:
         self._claims: LRUCache[bytes, Claim] = LRUCache(_MOST_CLAIMS)
         """The claims of recent tokens, by digest. To decode those of each report would take a tenth of its time."""
         self._bad: TTLCache[bytes, None] = TTLCache(_MOST_BAD, BAD_SECONDS)
-        self._reviews = asyncio.Semaphore(REVIEWS_AT_ONCE)
+        self._reviews = Slots(REVIEWS_AT_ONCE, share=REVIEWS_AT_ONCE // 2)
 
     async def identify(self, token: str, address: str) -> str:
         """The uid of the pod that the token was issued for. `address` is that of the peer. Raises RefusedReportError."""
@@ -88,10 +90,10 @@ class Tokens:
         if pod.good.get(digest, 0.0) <= now:
             peer = pod.peer(address, now)
             async with peer.lock:
-                await self._verify(token, digest, uid=uid, pod=pod, reviews=peer.reviews)
+                await self._verify(token, digest, uid=uid, pod=pod, address=address, reviews=peer.reviews)
         return uid
 
-    async def _verify(self, token: str, digest: bytes, *, uid: str, pod: _Pod, reviews: Bucket) -> None:
+    async def _verify(self, token: str, digest: bytes, *, uid: str, pod: _Pod, address: str, reviews: Bucket) -> None:
         now = time.monotonic()
         if pod.good.get(digest, 0.0) > now:  # another request had it reviewed while this one waited for the lock
             return
@@ -102,7 +104,7 @@ class Tokens:
                 raise RefusedReportError(429, "reviews", f"too many tokens from this address claim to be of pod {uid}", retry_seconds=2)
             reviews.tokens -= 1
         try:
-            async with self._reviews:
+            async with self._reviews.of(address):
                 status = await review(self._requests, token, AUDIENCE)
         except ClusterError as error:
             reviews.tokens += 1

@@ -44,5 +44,5 @@ def compare(file: Path, output: Path | None, run_dir: Path | None, presets: Path
         if one.figures is None:
             click.echo(f"\n{one.name}:\n{one.last_output}")
     subtitle = f"{comparison.job_file.name} in {len(outcomes)} variants, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
-    write(comparison_page(outcomes, title=f"Compared: {file.stem}", subtitle=subtitle), output or directory / "compare.html")
+    write(comparison_page(outcomes, title=f"Compared: {file.stem}", subtitle=subtitle), output, default=directory / "compare.html")
     return ALL_FAILED if any(one.figures is None for one in outcomes) else 0

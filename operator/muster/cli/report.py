@@ -54,12 +54,12 @@ def report(
     if is_job(run_dir):
         if against is not None:
             raise click.UsageError("--against: compares run directories; leave it out for a job on a cluster")
-        page, file = page_of_job(str(run_dir), history=history, target=target), output or Path(f"{run_dir}-report.html")
+        page, default = page_of_job(str(run_dir), history=history, target=target), Path(f"{run_dir}-report.html")
     else:
         if history is not None:
             raise click.UsageError("--history: is for jobs on a cluster; a run directory has its own")
-        page, file = page_of_run(run_dir, against=against), output or run_dir / "report.html"
-    write(page, file)
+        page, default = page_of_run(run_dir, against=against), run_dir / "report.html"
+    file = write(page, output, default=default)
     if open_browser:
         webbrowser.open(file.resolve().as_uri())
 

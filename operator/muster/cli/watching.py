@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from muster.cli.on_cluster import cluster_options, job_argument, on_cluster
-from muster.cli.refusal import RefusalError
+from muster.cli.pages import write_text
 
 if TYPE_CHECKING:
     from muster.client.connection import Connection
@@ -101,13 +101,8 @@ def debug_dump(*, name: str, path: Path | None, target: Target) -> None:
     from muster.client.job_text import document_as
 
     document = on_cluster(target, lambda connection: dump(connection, name, version=version("muster-training")))
-    text, file = document_as("json", document), path or Path(f"{name}-debug.json")
-    if str(file) == "-":
+    text = document_as("json", document)
+    if path and str(path) == "-":
         click.echo(text, nl=False)
-        return
-    try:
-        file.touch(mode=0o600)
-        file.write_text(text, encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        raise RefusalError(f"{file}: cannot be written: {error.strerror}; choose another file with --file") from error
-    click.echo(f"Wrote {file}")
+    else:
+        write_text(text, path, default=Path(f"{name}-debug.json"), option="--file", mode=0o600)

@@ -17,7 +17,7 @@ from muster.kubernetes.objects import Object
 from muster_contract.text import printable
 
 MOST_BYTES = 1_000_000
-"""Bytes of all files together. The API server takes objects of at most 1 MiB, and binary files grow by a third."""
+"""Bytes of all files and their names together. The API server takes objects of at most 1 MiB, and binary files grow by a third."""
 _SKIPPED = ("__pycache__",)  # hidden files are skipped too, because .env and others would be readable in the namespace
 _KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 
@@ -65,7 +65,7 @@ def _contents(folder: Path) -> dict[str, bytes]:
         size = 0
         for name in files:
             contents[name] = _content(name, directory)
-            size += len(contents[name])
+            size += len(name) + len(contents[name])
             if size > MOST_BYTES:
                 raise errors.RefusedError(
                     f"--code: {folder} has more than the {MOST_BYTES:,} bytes that a ConfigMap takes: put the code into an image"

@@ -10,7 +10,7 @@ from muster.kubernetes.objects import Object
 LONGEST_CELL = 2048
 _PATHS = {name: path.removeprefix(".").split(".") for name, kind, path, _, _ in COLUMNS if kind != "date"}
 _METADATA = ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp")
-_WRITE = ("subresource", "time")
+_STATUS = "status"
 
 
 def jobs_in(table: Object) -> list[Object]:
@@ -22,13 +22,21 @@ def jobs_in(table: Object) -> list[Object]:
 def _job(columns: list[str], row: Object) -> Object:
     """The columns of a cluster are those of its definition, so some may be missing or unknown here."""
     metadata = row["object"]["metadata"]
-    writes = [{name: each[name] for name in _WRITE if name in each} for each in metadata.get("managedFields") or ()]
     own = {name: metadata[name] for name in _METADATA if name in metadata}
-    job: Object = {"metadata": {**own, "managedFields": writes}, "spec": {}, "status": {}}
+    job: Object = {"metadata": {**own, "managedFields": _last_writes(metadata)}, "spec": {}, "status": {}}
     for column, cell in zip(columns, row.get("cells") or (), strict=False):
         if column in _PATHS and cell is not None:
             _put(job, _PATHS[column], cell[:LONGEST_CELL] if isinstance(cell, str) else cell)
     return job
+
+
+def _last_writes(metadata: Object) -> list[Object]:
+    """The last write of the status and that of the rest. A user can make thousands of entries."""
+    times: dict[bool, str] = {}
+    for each in metadata.get("managedFields") or ():
+        of_status = each.get("subresource") == _STATUS
+        times[of_status] = max(times.get(of_status, ""), str(each.get("time") or ""))
+    return [{"time": time, **({"subresource": _STATUS} if of_status else {})} for of_status, time in times.items()]
 
 
 def _put(job: Object, path: list[str], value: Any) -> None:

@@ -48,8 +48,9 @@ class Jobs:
         return await self.connection.items(self._folder(everywhere=everywhere))
 
     async def summaries(self, *, everywhere: bool = False) -> list[Object]:
-        """The jobs, with only the fields that have a column in `kubectl get`."""
-        return [job async for table in self.connection.tables(self._folder(everywhere=everywhere)) for job in jobs_in(table)]
+        """The jobs, with only the fields that have a column in `kubectl get`. Raises TooLargeError if there are too many."""
+        kept = cuts.Cuts(lambda job: job)
+        return [kept.of(job) async for table in self.connection.tables(self._folder(everywhere=everywhere)) for job in jobs_in(table)]
 
     async def create(self, manifest: Object) -> Object:
         return await self.connection.create(self._folder(), manifest)
@@ -226,7 +227,10 @@ class Jobs:
             raise errors.ClientError(message) from None
 
     async def _no_job(self, name: str) -> errors.NoJobError:
-        names = [job["metadata"]["name"] for job in await self.summaries()]
+        try:
+            names = [job["metadata"]["name"] for job in await self.summaries()]
+        except errors.TooLargeError:
+            return errors.NoJobError(f"there is no job {name} in namespace {self.namespace}")
         near = difflib.get_close_matches(name, names, 3, 0.5)
         hint = f"; did you mean {' or '.join(near)}?" if near else "" if names else "; there are no jobs in it, choose another with -n"
         return errors.NoJobError(f"there is no job {name} in namespace {self.namespace}{hint}")

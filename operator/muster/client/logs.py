@@ -23,20 +23,44 @@ AT_ONCE = 16
 BUFFER_SECONDS = 0.3
 """How long a line waits for earlier lines of other replicas, in seconds."""
 POLL_SECONDS = 1.0
+MOST_CHARACTERS = 256 << 20
+"""Of the logs of all replicas together. They are kept in memory, to sort their lines by time."""
 Print = Callable[[str], None]
 
 
-async def logs_of(connection: Connection, job: Object, selection: Selection, *, tail: int | None = None) -> list[Line]:
-    """What the pods have printed so far, by time: at most the last `tail` lines of each. Raises RefusedError if there are none."""
+async def logs_of(
+    connection: Connection, job: Object, selection: Selection, *, tail: int | None = None, most_bytes: int | None = None
+) -> list[Line]:
+    """What the pods have printed so far, by time: at most the last `tail` lines of each, and `most_bytes` of all.
+
+    Raises RefusedError if there are none, and TooLargeError if they are too large together.
+    """
     jobs = Jobs(connection)
     begin, end = span_of(job, selection.attempt) if selection.attempt is not None else ("", "~")
     existing = await jobs.pods(job)
     pods = [pod for pod in selection.pods(existing) if container_of(pod)]
     if not pods:
         raise errors.RefusedError(_no_logs(job, selection, existing))
-    turns = asyncio.Semaphore(AT_ONCE)
-    each = await asyncio.gather(*(_log(connection, pod, turns, tail=tail if selection.attempt is None else None) for pod in pods))
-    selected = [[line for line in lines if begin <= line.time < end] for lines in each]
+    turns, size = asyncio.Semaphore(AT_ONCE), 0
+    share = None if most_bytes is None else max(1, most_bytes // len(pods))
+
+    async def log(pod: Object) -> list[Line]:
+        nonlocal size
+        lines = await _log(connection, pod, turns, tail=tail if selection.attempt is None else None, most_bytes=share)
+        size += sum(len(line.text) for line in lines)
+        if size > MOST_CHARACTERS:
+            message = (
+                f"the logs have more than {MOST_CHARACTERS >> 20} MiB together: choose a replica (--replica), or the last lines (--tail)"
+            )
+            raise errors.TooLargeError(message)
+        return lines
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(log(pod)) for pod in pods]
+    except ExceptionGroup as group_error:
+        raise _first(group_error) from group_error
+    selected = [[line for line in task.result() if begin <= line.time < end] for task in tasks]
     return list(merged(lines[-tail:] if tail is not None else lines for lines in selected))
 
 

@@ -18,18 +18,24 @@ _MOST = 2
 """Causes that are named. A message of the scheduler may have several."""
 _REPEATING = ("Unschedulable", "PodsRefused")
 """Causes whose sentence only repeats the text."""
+_GANG = "GangWaits"
 _QUOTED_IMAGE = re.compile(r'image \\?"(?P<image>[^"\\\s]+)')
 
 
 def brief(source: Source, reason: str, message: str) -> str:
     """The sentences of the causes in the text, such as `not enough nvidia.com/gpu is free`. Empty if there is none."""
-    return _brief(source, reason[:LONGEST], message[:LONGEST])  # a message may have the name of an image, of 64 KiB
+    matches = _matches(source, reason[:LONGEST], message[:LONGEST])  # a message may have the name of an image, of 64 KiB
+    return "; ".join([_sentence(cause, values) for cause, values in matches if cause.id not in _REPEATING][:_MOST])
+
+
+def is_only_of_gang(reason: str, message: str) -> bool:
+    """Whether the scheduler says no more about a pod than that its gang is not complete."""
+    return [cause.id for cause, _ in _matches(Source.SCHEDULING, reason[:LONGEST], message[:LONGEST])] == [_GANG]
 
 
 @lru_cache(maxsize=4096)  # the pods of a world wait for the same
-def _brief(source: Source, reason: str, message: str) -> str:
-    matches = matches_of(Evidence(source, reason, message))
-    return "; ".join([_sentence(cause, values) for _, cause, values in matches if cause.id not in _REPEATING][:_MOST])
+def _matches(source: Source, reason: str, message: str) -> tuple[tuple[Cause, dict[str, str]], ...]:
+    return tuple((cause, values) for _, cause, values in matches_of(Evidence(source, reason, message)))
 
 
 def _sentence(cause: Cause, values: dict[str, str]) -> str:

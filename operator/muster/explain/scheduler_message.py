@@ -11,6 +11,8 @@ import re
 
 _AVAILABLE = " nodes are available: "
 _BETWEEN = re.compile(r", (?=\d+ )")
+_MOST = 16
+"""Reasons that are read. The scheduler has fewer, and everyone who may create Events can list thousands."""
 _NODES = re.compile(r"0/(\d{1,9})$")
 _TAINT = "untolerated taint"
 _HEALTH = "untolerated taint {node.kubernetes.io/"
@@ -30,7 +32,7 @@ def decisive(message: str) -> tuple[str, ...]:
         return (message,)
     listed, _, after = rest.partition(". ")
     more = "" if not after or after.startswith("preemption:") else f". {after}"
-    reasons = _counting(_BETWEEN.split(listed.rstrip(".")), nodes=_number(_NODES.search(head)))
+    reasons = _counting(_BETWEEN.split(listed.rstrip("."), _MOST)[:_MOST], nodes=_number(_NODES.search(head)))
     return tuple(f"{head}{separator}{reason}{more}" for reason in reasons)
 
 

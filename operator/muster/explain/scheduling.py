@@ -266,7 +266,7 @@ WAITING: tuple[Cause, ...] = rows(
     (
         "GangWaits",
         r"pod ?group|gang|minMember of group|minCount \(",
-        "the scheduler starts all pods together or none, and waits for the rest: {message}",
+        "the scheduler starts all pods together or none: {message}",
         "wait until enough of the cluster is free, or ask for fewer replicas; see the PodGroup of the job",
     ),
     (

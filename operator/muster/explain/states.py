@@ -280,7 +280,15 @@ def _phase(snapshot: Snapshot) -> Iterator[Evidence]:
         placed = [pod for pod in snapshot.pods if is_pending(pod) and pod["spec"].get("nodeName")]
         if placed:
             yield _state("ContainersStart", ", ".join(label_of(pod) for pod in placed[:3]) + (" and others" if len(placed) > 3 else ""))
-        yield _state("Starting", str(status.get("message") or "the operator has not processed it yet"))
+        yield _state("Starting", _gang(snapshot) or str(status.get("message") or "the operator has not processed it yet"))
+
+
+def _gang(snapshot: Snapshot) -> str:
+    """What a gang without nodes waits for. The message of its status repeats the reasons that its pods give."""
+    status, name = status_of(snapshot.job), snapshot.job["metadata"]["name"]
+    if not snapshot.pods or condition_of(snapshot.job, "GangScheduled").get("status") != "False":
+        return ""
+    return f"they wait for nodes (PodGroup {name} of {status.get('gangScheduler')})"
 
 
 def _earlier_job(status: dict[str, Any]) -> str:

@@ -35,7 +35,8 @@ LONGEST_RETRY_SECONDS = 60.0
 """The longest wait that an answer can ask for. A proxy must not stop the operator for an hour."""
 
 _REFUSALS = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNPROCESSABLE_ENTITY})
-_STRINGS_AND_BRACKETS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
+_STRINGS_AND_BRACKETS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
+"""A string may lack its end: if the search went on within it, its time would grow with the square of the length."""
 
 
 async def parsed(text: bytes) -> Object:
@@ -123,12 +124,16 @@ async def whole(response: aiohttp.ClientResponse, most: int) -> bytes:
     return b"".join(chunks)
 
 
-async def lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    rest = b""
+async def lines(content: aiohttp.StreamReader, most: int) -> AsyncIterator[bytes]:
+    """The lines as they arrive, without a last one that has no end. A line is cut to its first `most` bytes: a program decides how long a
+    line of its log is."""
+    line = b""
     async for chunk in content.iter_any():
-        *complete, rest = (rest + chunk).split(b"\n")
-        for line in complete:
+        end, *others = chunk.split(b"\n")
+        line += end[: most - len(line)]
+        for other in others:
             yield line
+            line = other[:most]
 
 
 def _beginning(text: bytes) -> str:

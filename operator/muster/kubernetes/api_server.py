@@ -179,7 +179,7 @@ class ApiServer:
                 with _answering():
                     text = await whole(response, self._largest_answer)
                 raise await refusal(response.status, text, retry_after=response.headers.get("Retry-After"))
-            yield _lines(response)
+            yield _lines(response, self._largest_answer)
 
     async def changes(self, path: ApiPath, version: str, *, labels: str = "", cut: Cut | None = None) -> AsyncIterator[tuple[str, Object]]:
         """Yields the changes after `version` to the objects at `path` with these `labels`, until the server ends the stream.
@@ -228,9 +228,9 @@ class ApiServer:
             return response
 
 
-async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+async def _lines(response: aiohttp.ClientResponse, most: int) -> AsyncIterator[bytes]:
     with _answering():
-        async for line in lines(response.content):
+        async for line in lines(response.content, most):
             yield line
 
 

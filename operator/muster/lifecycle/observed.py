@@ -83,6 +83,8 @@ class ReplicaView:
     message: str = ""
     waits_for: str = ""
     """While Pending: the reason and cause in one short sentence for users (`explain.brief`). Empty if the cause is unknown."""
+    waits_for_gang: bool = False
+    """While Pending: whether the scheduler says only that the pods of the gang start together or not at all."""
     oom_killed: bool = False
     unhealthy_devices: tuple[str, ...] = ()
     """Devices of the trainer container that the node reports as unhealthy: resource, identifier, and the cause as far as the node reports

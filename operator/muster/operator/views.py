@@ -27,7 +27,7 @@ from muster.api.spec import ROLE_NAME, RoleName
 from muster.api.status import Reason
 from muster.api.times import parse_time
 from muster.control.cluster import Child
-from muster.explain.brief import brief
+from muster.explain.brief import brief, is_only_of_gang
 from muster.explain.evidence import Source
 from muster.kubernetes.objects import Object, owner_of
 from muster.lifecycle.facts.devices import DEVICE_TAINT
@@ -110,6 +110,7 @@ def _view(pod: Object, *, role: RoleName, index: int, attempt: int) -> ReplicaVi
         reason=printable(reason, most=_LONGEST_REASON),
         message=printable(message or (_of_disruption(status, disruption) if disruption else ""), most=LONGEST_MESSAGE),
         waits_for=_cause_of_wait(reason, message, has_node=bool(node)) if phase is ReplicaPhase.PENDING else "",
+        waits_for_gang=phase is ReplicaPhase.PENDING and not node and is_only_of_gang(reason, message),
         oom_killed=ended.get("reason") == "OOMKilled",
         unhealthy_devices=_unhealthy_devices(status),
         side_car_runs=_side_car_runs(pod, status, state),

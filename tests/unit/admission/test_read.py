@@ -360,3 +360,7 @@ def test_the_error_has_its_problems_without_file_and_line():
         parse_job(SPEC + "  suspend: 1\n", source="job.yaml")
     assert [problem.field for problem in refused.value.problems] == ["spec.suspend"]
     assert "job.yaml" not in refused.value.problems[0].message
+
+
+def test_a_long_key_does_not_fill_the_message():
+    assert len(refusal(SPEC.replace("digits}\n", "digits, config: {? " + "k" * 20_000 + " : 1}}\n"))) < 2_000

@@ -1,6 +1,7 @@
 """Job files have the same meaning as for kubectl, and hostile text ends with a message."""
 
 import math
+import tracemalloc
 
 import pytest
 
@@ -120,3 +121,16 @@ def test_written_text_is_read_back_as_text(text: str) -> None:
 def test_a_document_with_very_many_values_is_read_no_further(text: str) -> None:
     with pytest.raises(UnreadableYamlError, match="more than 20,000 values"):
         read_yaml(text)
+
+
+def test_long_keys_above_many_values_take_little_memory() -> None:
+    """Each value has a path, with all keys above it."""
+    depth, key = MAX_DEPTH - 2, "k" * 12_000
+    text = f"{{? {key} : " * depth + "[" + "1," * 12_000 + "]" + "}" * depth
+    tracemalloc.start()
+    try:
+        lines = read_yaml(text).lines
+        assert tracemalloc.get_traced_memory()[1] < 200 << 20
+    finally:
+        tracemalloc.stop()
+    assert len(lines) > 12_000

@@ -144,6 +144,24 @@ def test_invalid_tokens_from_other_addresses_do_not_keep_a_pod_out(addresses: in
         assert len(server.reviews) <= addresses * most + 1
 
 
+@pytest.mark.parametrize("addresses", [1, 4])
+def test_invalid_tokens_that_name_many_pods_do_not_keep_another_waiting(addresses: int) -> None:
+    """A tenant knows the uids of all pods of the namespace, and each has a limit of its own."""
+    server = ApiServer()
+
+    async def check() -> int:
+        checker = Tokens(server, lambda uid: True)
+        bogus = ((token(f"pod-{number}", "bad"), f"10.0.1.{number % addresses}") for number in range(2000))
+        flood = [asyncio.create_task(outcome(checker, *each)) for each in bogus]
+        await asyncio.sleep(0)
+        assert await outcome(checker, token("pod-1"), "10.0.0.1") == "pod-1"
+        before = len(server.reviews)
+        await asyncio.gather(*flood)
+        return before
+
+    assert asyncio.run(check()) < 4 * tokens.REVIEWS_AT_ONCE
+
+
 def test_a_bad_token_is_reviewed_once() -> None:
     server, bad = ApiServer(), token(signature="bad")
     assert outcomes(server, *[bad] * 20) == [401] * 20

@@ -46,6 +46,20 @@ def test_files_that_do_not_fit_a_config_map_are_refused_with_the_remedy(tmp_path
         config_map_of(tmp_path, job="digits", namespace="team")
 
 
+def test_very_many_empty_files_are_refused_as_their_names_do_not_fit(tmp_path: Path) -> None:
+    for number in range(4_200):
+        (tmp_path / f"{number:0240}").touch()
+    with pytest.raises(errors.RefusedError, match="more than the"):
+        config_map_of(tmp_path, job="digits", namespace="team")
+
+
+def test_a_file_that_is_far_too_large_is_not_read_to_its_end(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    os.truncate(tmp_path / "train.py", 1 << 40)
+    with pytest.raises(errors.RefusedError, match="more than the"):
+        config_map_of(tmp_path, job="digits", namespace="team")
+
+
 @pytest.mark.parametrize("target", ["secret", "absent", "folder", "train.py"])
 def test_a_link_in_the_folder_is_refused_and_named(tmp_path: Path, target: str) -> None:
     """A cloned repository may have links, such as one to ~/.aws/credentials."""

@@ -7,9 +7,11 @@ import time
 
 import pytest
 
-from muster.client.dump import HIDDEN, redact
+from muster.client.redaction import HIDDEN, redact
 
 SECRET = "hunter2hunter2"
+RANDOM = "QeZ7p9Kx0mLwRt5vBn3YsUfHd8Gj2CaVi6TkXo1E"
+"""As a cloud makes a key."""
 
 
 @pytest.mark.parametrize(
@@ -44,6 +46,31 @@ SECRET = "hunter2hunter2"
         {"args": [f"--db-pass {SECRET}"]},
         {"annotations": {"kubectl.kubernetes.io/last-applied-configuration": SECRET}},
         {"metadata": {"managedFields": [SECRET]}},
+        {"logs": [f"-----BEGIN PGP PRIVATE KEY BLOCK-----\n\n{SECRET}\n-----END PGP"]},
+        {"logs": [f"-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\n{SECRET}"]},
+        {"logs": [f"git clone https://{SECRET}@example.com/a/b"]},
+        {"logs": [f"postgres://user:a/{SECRET}@host/db", f"https://{'u' * 90}:{SECRET}@host", f"https://u:a@{SECRET}@host"]},
+        {"name": "CONFIG", "value": json.dumps({"password": SECRET})},
+        {"logs": [json.dumps(json.dumps({"kaggle_key": SECRET})), json.dumps(json.dumps(json.dumps({"password": f"a {SECRET}"})))]},
+        {"logs": [f'password="my {SECRET}"', f"password='my, {SECRET}'", f"password=a,{SECRET}", f'token="a\\"{SECRET}"']},
+        {"logs": [f"password => {SECRET}", f"password := {SECRET}", f"<password>{SECRET}</password>", f"password%3D{SECRET}"]},
+        {"logs": [f"{{'password': b'{SECRET}'}}", f"[('password', '{SECRET}')]", f"password\uff1d{SECRET}"]},
+        {"logs": [f"Cookie: a=1; sid={SECRET}", f'Authorization: Digest username="a", response="{SECRET}"', f"sessionid={SECRET}"]},
+        {"logs": [f"curl -u user:{SECRET} https://a", f"curl --user=user:{SECRET}"]},
+        {"args": ["curl", "-u", f"user:{SECRET}"]},
+        {"logs": [f"https://a.webhook.office.com/webhookb2/{SECRET}", f"https://api.telegram.org/bot12345678:AA{SECRET}{SECRET}/send"]},
+        {"config": {"credentials": {"aws": SECRET, "more": [{"id": SECRET}]}}},
+        {"password": {"value": SECRET}},
+        {"client-key-data": SECRET},
+        *(
+            {"name": name, "value": SECRET}
+            for name in ("LDAP_BINDPW", "DB_PW", "GCP_KEY_JSON", "SSH_KEY_BASE64", "HASH_SALT", "SESSION_ID")
+        ),
+        *(
+            {"logs": [f"with {form}{SECRET}{SECRET}"]}
+            for form in ("ya29.", "GOCSPX-", "xapp-1-", "sk_live_", "rk_live_", "npm_", "pypi-", "dop_v1_", "SG.", "dapi", "nvapi-", "r8_")
+        ),
+        *({"logs": [f"with {form}{SECRET}{SECRET}"]} for form in ("gsk_", "hvs.", "glrt-", "glpat-", "github_pat_", "xoxb-")),
     ],
     ids=str,
 )
@@ -64,11 +91,35 @@ def test_values_that_look_like_secrets_are_left_out(value: object) -> None:
         {"tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}], "topologyKey": "kubernetes.io/hostname"},
         {"logs": ["taint {key: value}", "the key was pressed", "author: me", "tokens: 512, passes: 2", "KEY_COLUMN=id"]},
         {"image": "registry.example.com:5000/team/own:1"},
+        {
+            "imageID": f"registry.example.com:5000/team/own@sha256:{'0a' * 32}",
+            "hash": "0a" * 32,
+            "uid": "5f2b1c9e-0000-4000-8000-0a0a0a0a0a0a",
+        },
+        {"logs": ["git+https://example.com/a/b@v1", "/opt/conda/envs/Own/lib/python3/site/packages/Torch/Nn/Modules", "Test" * 12]},
+        {"volumes": [{"secret": {"secretName": "s3", "items": [{"key": "a", "path": "b"}], "defaultMode": 420}}]},
+        {"sources": [{"serviceAccountToken": {"audience": "muster", "expirationSeconds": 3600, "path": "token"}}]},
+        {"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s3", "key": "a", "optional": True}}}]},
+        {"imagePullSecrets": [{"name": "pull"}], "matchLabelKeys": ["a"]},
     ],
     ids=str,
 )
 def test_other_values_are_not_changed(value: object) -> None:
     assert redact(value) == value
+
+
+def test_a_number_with_the_name_of_a_secret_is_left_out() -> None:
+    assert redact({"password": 12345678, "pin_pass": 1.5, "automountServiceAccountToken": False}) == {
+        "password": HIDDEN,
+        "pin_pass": HIDDEN,
+        "automountServiceAccountToken": False,
+    }
+
+
+@pytest.mark.parametrize("text", [RANDOM, f"{RANDOM}+/Ab12==", f"key {RANDOM} used"])
+def test_text_that_may_be_random_is_left_out(text: str) -> None:
+    """The lines of a PEM file are lines of the log, and only the first one says what they are."""
+    assert RANDOM not in json.dumps(redact({"logs": ["-----BEGIN PRIVATE KEY-----", text, "-----END PRIVATE KEY-----"]}))
 
 
 def test_keys_and_tokens_in_text_are_recognised_by_their_form() -> None:
@@ -77,7 +128,32 @@ def test_keys_and_tokens_in_text_are_recognised_by_their_form() -> None:
 
 
 @pytest.mark.parametrize(
-    "piece", ["a", "-", " ", "eyJ-", "password=", "--token ", "key = ", "a.b", "://a:", "https://a/", "bearer ", "=", '"']
+    "piece",
+    [
+        "a",
+        "-",
+        " ",
+        "eyJ-",
+        "password=",
+        "--token ",
+        "key = ",
+        "a.b",
+        "://a:",
+        "https://a/",
+        "bearer ",
+        "=",
+        '"',
+        "password='",
+        "Cookie: ",
+        "-u a:",
+        "://a:b",
+        "://a",
+        "-----BEGIN PRIVATE KEY-----",
+        RANDOM,
+        "\\",
+        "token\\",
+        "/bot1",
+    ],
 )
 def test_the_time_for_a_long_text_is_in_proportion_to_its_length(piece: str) -> None:
     begun = time.process_time()

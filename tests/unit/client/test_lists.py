@@ -114,6 +114,37 @@ def test_what_is_kept_of_a_list_is_limited_and_what_was_not_read_is_named(monkey
     assert snapshot.job["metadata"]["name"] == "digits"
 
 
+def test_the_jobs_that_are_kept_of_a_list_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuts, "MOST_KEPT", 3000)
+    server = TableServer([job(f"job-{number}") for number in range(100)])
+    with pytest.raises(errors.TooLargeError, match="MiB"):
+        on(server, lambda connection: Jobs(connection).summaries())
+    assert len(server.asked) < 10
+    with pytest.raises(errors.NoJobError, match="there is no job absent"):
+        on(Absent(server.objects), lambda connection: Jobs(connection).get("absent"))
+
+
+class Absent(TableServer):
+    """Has no job of the name `absent`."""
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        if request.path.endswith("/absent"):
+            return web.json_response({"kind": "Status", "code": 404, "reason": "NotFound", "message": "not found"}, status=404)
+        return await super().answer(request)
+
+
+def test_of_many_writers_of_a_job_only_the_last_writes_are_kept() -> None:
+    writers = [{"manager": f"m{number}", "time": f"2026-11-21T11:{number % 60:02}:00Z"} for number in range(4000)]
+    writers += [{"manager": "muster", "subresource": "status", "time": f"2026-11-21T12:0{number}:00Z"} for number in range(5)]
+    written = job("a")
+    written["metadata"]["managedFields"] = writers
+    [listed] = on(TableServer([written]), lambda connection: Jobs(connection).summaries())
+    assert listed["metadata"]["managedFields"] == [
+        {"time": "2026-11-21T11:59:00Z"},
+        {"time": "2026-11-21T12:04:00Z", "subresource": "status"},
+    ]
+
+
 @pytest.mark.parametrize("namespace", ["../../../../api/v1/pods?x=", "a/b", "", "a.b", "x" * 64])
 def test_a_namespace_does_not_lead_to_another_path(namespace: str) -> None:
     server = TableServer([])
@@ -132,3 +163,48 @@ def test_a_redirect_is_not_followed() -> None:
     with pytest.raises(errors.NoClusterError, match="another address"):
         on(server, lambda connection: Jobs(connection).summaries())
     assert [request.path for request in server.asked] == ["/apis/muster.dev/v1alpha1/namespaces/team/trainingjobs"]
+
+
+class Streaming(TableServer):
+    """A log with one line without an end for 16 MiB, and another line."""
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.asked.append(request)
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        for _ in range(256):
+            await answer.write(b"x" * 65_536)
+        await answer.write(b"\nnext\n")
+        return answer
+
+
+def test_a_line_without_end_in_a_log_is_cut() -> None:
+    async def lengths(connection: Connection) -> list[int]:
+        return [len(line) async for line in connection.stream(connection.path("v1", "pods", "digits-worker-0", subresource="log"))]
+
+    assert on(Streaming([]), lengths) == [api_server.LARGEST_ANSWER, len("next")]
+
+
+@pytest.mark.parametrize(
+    "name", ["../../secrets", "a/b", "a%2fb", "a?b", "a#b", "..", "", "a\nb", "\u0430", "a\uff0fb", "A", "x" * 254, "a..b"]
+)
+def test_the_name_of_an_object_does_not_lead_to_another_path(name: str) -> None:
+    server = TableServer([])
+    with pytest.raises(errors.NoJobError):
+        on(server, lambda connection: Jobs(connection).get(name))
+    assert {request.path for request in server.asked} <= {"/apis/muster.dev/v1alpha1/namespaces/team/trainingjobs"}
+
+
+def test_a_redirect_of_a_stream_is_not_followed() -> None:
+    class Redirecting(TableServer):
+        async def answer(self, request: web.Request) -> web.StreamResponse:
+            self.asked.append(request)
+            raise web.HTTPFound("http://127.0.0.1:1/latest/meta-data")
+
+    async def scene(connection: Connection) -> list[bytes]:
+        return [line async for line in connection.stream(connection.path("v1", "pods", "digits-worker-0", subresource="log"))]
+
+    server = Redirecting([])
+    with pytest.raises(errors.NoClusterError, match="another address"):
+        on(server, scene)
+    assert len(server.asked) == 1

@@ -105,6 +105,35 @@ def test_without_a_log_the_error_says_why(pods: tuple[dict[str, Any], ...], atte
     assert absent(str(refused.value), *words) == []
 
 
+class Printing(Cluster):
+    """Each pod has printed so many bytes, if they are asked for."""
+
+    def __init__(self, *pods: dict[str, Any], size: int) -> None:
+        super().__init__(*pods)
+        self.size = size
+        self.asked = 0
+
+    async def text(self, _path: str, **query: str) -> str:
+        self.asked += 1
+        await asyncio.sleep(0)
+        return "2030-01-01T00:00:01Z " + "x" * min(self.size, int(query.get("limitBytes", self.size))) + "\n"
+
+
+def test_logs_that_are_too_large_together_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "MOST_CHARACTERS", 1 << 20)
+    monkeypatch.setattr(logs, "AT_ONCE", 1)
+    cluster = Printing(*(pod(index, trainer=RUNS) for index in range(8)), size=400_000)
+    with pytest.raises(errors.TooLargeError, match="--tail"):
+        asyncio.run(logs_of(connection(cluster), JOB, Selection()))
+    assert cluster.asked < 8
+
+
+def test_a_debug_dump_takes_few_bytes_of_each_log() -> None:
+    cluster = Printing(*(pod(index, trainer=RUNS) for index in range(8)), size=400_000)
+    lines = asyncio.run(logs_of(connection(cluster), JOB, Selection(), tail=200, most_bytes=8_000))
+    assert [len(line.text) for line in lines] == [1_000] * 8
+
+
 def test_following_waits_for_the_job_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "POLL_SECONDS", 0.0)
     notes: list[str] = []

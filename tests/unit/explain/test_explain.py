@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from muster.explain.evidence import evidence_in, time_of
+from muster.explain.brief import brief
+from muster.explain.evidence import Source, evidence_in, time_of
 from muster.explain.explain import as_lines, explain
 from muster.explain.snapshot import Snapshot
 from tests.support.texts import absent
@@ -408,3 +409,36 @@ def test_the_deadline_does_not_repeat_what_the_pods_waited_for() -> None:
     failed = {"type": "Failed", "status": "True", "reason": "StartupDeadlineExceeded", "message": message}
     *_, deadline = explain(of({"phase": "Failed", "awaited": [awaited], "conditions": [failed]})).findings
     assert deadline.sentence.endswith("not all replicas ran: worker-0")
+
+
+ONE_POD = "minCount (3) cannot be satisfied: 0 scheduled, 2 remaining"
+OF_GROUP = f"pod group is unschedulable, {ONE_POD}, pod group preemption: No preemption victims found for incoming preemptor"
+NO_CPU = "0/4 nodes are available: 1 node(s) had untolerated taint(s), 3 Insufficient cpu."
+
+
+@pytest.mark.parametrize(
+    ("messages", "expected"),
+    [
+        pytest.param([NO_CPU, OF_GROUP, OF_GROUP], ["CpuTaken", "GangWaits"], id="Kubernetes 1.37, one pod was tried"),
+        pytest.param([OF_GROUP] * 3, ["GangWaits"], id="Kubernetes 1.37, no pod was tried"),
+        pytest.param([f"{OF_GROUP}, first pod: {NO_CPU}"] * 3, ["CpuTaken", "GangWaits"], id="all in one message"),
+        pytest.param(["pod group is not ready, 3 Pending, 3 minAvailable"] * 3, ["GangWaits"], id="Volcano"),
+        pytest.param([f"rejected: gang: {NO_CPU}"] * 3, ["CpuTaken", "GangWaits"], id="coscheduling"),
+    ],
+)
+def test_a_waiting_gang_says_nothing_twice(messages: list[str], expected: list[str]) -> None:
+    reasons = dict.fromkeys(brief(Source.SCHEDULING, "Unschedulable", each) for each in messages)
+    gang = {"gangScheduler": "scheduling.k8s.io", "conditions": [{"type": "GangScheduled", "status": "False"}]}
+    message = f"attempt 0 waits for nodes for 3 pods at once (PodGroup digits of scheduling.k8s.io): {'; '.join(reasons)}"
+    pods = [pod(index, status=unscheduled(each)) for index, each in enumerate(messages)]
+    explanation = explain(of({"phase": "Pending", "message": message, **gang}, *pods))
+    assert [each.cause.id for each in explanation.findings] == expected
+    text = str(explanation).lower()
+    assert [each for each in ("enough free cpu", "all pods together", "wait for nodes") if text.count(each) > 1] == []
+    assert "podgroup digits of scheduling.k8s.io" in text
+
+
+def test_what_a_gang_waits_for_is_in_the_explanation_if_its_pods_cannot_be_read() -> None:
+    gang = {**GANG, "gangScheduler": "scheduling.k8s.io", "conditions": [{"type": "GangScheduled", "status": "False"}]}
+    [finding] = explain(of(gang, unreadable=("pods",))).findings
+    assert "no free CPU" in finding.sentence

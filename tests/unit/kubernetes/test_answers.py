@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -68,3 +69,10 @@ def test_text_that_is_not_an_object_is_an_unreadable_answer(text: bytes) -> None
 def test_an_error_has_the_bounded_seconds_of_retry_after(header: str | None, seconds: float) -> None:
     for text in (b'{"message": "too many requests"}', b"<html>"):
         assert asyncio.run(refusal(429, text, retry_after=header)).retry_seconds == seconds
+
+
+@pytest.mark.parametrize("piece", [b'"\\', b'\\"', b'"', b'"a\\"', b"[", b'{"'])
+def test_text_that_is_not_json_takes_linear_time(piece: bytes) -> None:
+    begun = time.process_time()
+    shallow(piece * ((1 << 20) // len(piece)), DEPTH)
+    assert time.process_time() - begun < 10, "a quadratic search takes hours"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -53,6 +54,33 @@ def test_the_status_of_a_waiting_gang_has_the_reason_and_the_time() -> None:
     assert story.status.message == f"attempt 0 waits for {message}"
     condition = next(each for each in story.status.conditions if each.type == "GangScheduled")
     assert (condition.message, condition.last_transition_time) == (message, at(1))
+
+
+def test_a_pod_that_waits_only_for_its_gang_adds_nothing_to_the_message() -> None:
+    of_gang = {"phase": "Pending", "reason": "Unschedulable", "message": "pod group is unschedulable, minCount (2)", "waits_for_gang": True}
+    own = {**UNSCHEDULABLE, "waits_for": "Unschedulable: no node has enough free CPU for a pod"}
+    story = waiting_story()
+    sentence = "attempt 0 waits for nodes for 2 pods at once (PodGroup digits of scheduling.k8s.io)"
+    story.see(replica("worker-0", **of_gang), replica("worker-1", **own), seconds=2)
+    assert story.status.message == f"{sentence}: {own['waits_for']}"
+    story.see(replica("worker-0", **of_gang), replica("worker-1", **of_gang), seconds=3)
+    assert story.status.message == sentence
+
+
+@pytest.mark.parametrize("has_gang", [True, False])
+def test_the_message_stays_the_same_when_other_pods_have_the_reasons(has_gang: bool) -> None:
+    """The scheduler tries the pods in another order each time, so the reasons move between them. Each change would be a write."""
+    story = waiting_story(workers=4)
+    if not has_gang:
+        story.job = story.job.with_status(replace(story.status, gang_scheduler=None))
+    reasons = [f"Unschedulable: reason {number}" for number in range(4)]
+    messages = set[str]()
+    for seconds, order in enumerate(permutations(reasons), 2):
+        waiting = [replica(f"worker-{index}", **UNSCHEDULABLE, waits_for=reason) for index, reason in enumerate(order)]
+        story.see(*(reversed(waiting) if seconds % 2 else waiting), seconds=seconds)
+        messages.add(story.status.message)
+    [message] = messages
+    assert ("PodGroup" in message) == has_gang
 
 
 def test_the_startup_deadline_starts_when_the_gang_has_nodes() -> None:

@@ -188,6 +188,23 @@ def test_the_reason_why_a_pod_is_pending_is_explained_briefly() -> None:
     assert view(trainer(running={})).waits_for == ""
 
 
+@pytest.mark.parametrize(
+    ("message", "only_of_gang"),
+    [
+        ("pod group is unschedulable, minCount (3) cannot be satisfied: 0 scheduled, 2 remaining", True),
+        ("pod group is not ready, 3 Pending, 3 minAvailable", True),
+        ("rejected: gang: 0/3 nodes are available: 3 Insufficient cpu.", False),
+        ("0/3 nodes are available: 3 Insufficient cpu.", False),
+        ("something new", False),
+    ],
+)
+def test_a_pod_that_waits_only_for_its_gang_is_recognised(message: str, only_of_gang: bool) -> None:
+    unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    waits = child_of({**pod({"phase": "Pending", "conditions": [unscheduled]}), "spec": {"containers": [{"name": "trainer"}]}})
+    assert waits is not None
+    assert waits.view.waits_for_gang == only_of_gang
+
+
 def test_disruption_deletion_and_lack_of_memory_are_read() -> None:
     target = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": "m"}
     assert view({"conditions": [target]}).disruption == "PreemptionByScheduler"

@@ -29,7 +29,8 @@ def waiting_sentence(status: TrainingJobStatus, facts: Facts, *, brief: bool = F
     absent = missing(status, facts)
     pending = pending_replicas(status, facts)
     if pending and not absent and gang.is_waiting(status, facts):
-        return f"{gang.sentence(status, facts)}{reasons(pending, brief=brief)}"
+        own = [view for view in pending if not (brief and view.waits_for_gang)]  # the sentence says the rest already
+        return f"{gang.sentence(status, facts)}{reasons(own, brief=brief)}"
     if pending and not absent and all(view.inputs for view in pending) and (fetched := _inputs_sentence(status)):
         return fetched
     names = listed(_in_order_of_ranks(status, [*(each.label for each in absent), *(each.label for each in pending)])) or "its replicas"
@@ -72,9 +73,12 @@ def _stuck(older: Sequence[ReplicaView], facts: Facts) -> str:
 
 
 def reasons(pending: Sequence[ReplicaView], *, brief: bool = False) -> str:
-    """Why pending replicas wait, such as `: Unschedulable: 0/3 nodes are available`. With `brief`, the cause in short if it is clear."""
-    every = dict.fromkeys((brief and view.waits_for) or f"{view.reason}: {view.message}".strip(": ") for view in pending)
-    named = [reason for reason in every if reason][:_NAMED]
+    """Why pending replicas wait, such as `: Unschedulable: 0/3 nodes are available`. With `brief`, the cause in short if it is clear.
+
+    The reasons are sorted, because each time the scheduler tries the pods, other pods may have them.
+    """
+    every = {(brief and view.waits_for) or f"{view.reason}: {view.message}".strip(": ") for view in pending}
+    named = sorted(reason for reason in every if reason)[:_NAMED]
     return ": " + "; ".join(named) if named else ""
 
 

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from muster.api.status import TrainingJobStatus
-from muster.cli.report import page_of_run
+from muster.cli.report import page_of_run, report
 from muster.local.event_files import events_in
 from muster.tools.measure.figures import figures_of
 from muster.tools.report.curves import compare
@@ -408,6 +409,18 @@ def test_events_that_are_not_a_file_are_left_out(run_dir: Path, make: Callable[[
     (run_dir / "attempts/7/worker-0").mkdir(parents=True)
     make(run_dir / "attempts/7/worker-0/events.jsonl")
     assert read_run(run_dir).history == before
+
+
+def test_a_link_in_a_run_directory_does_not_lead_the_report_to_another_file(run_dir: Path, tmp_path: Path) -> None:
+    victim = tmp_path / "authorized_keys"
+    victim.write_text("mine")
+    (run_dir / "report.html").symlink_to(victim)
+    refused = CliRunner().invoke(report, [str(run_dir)])
+    assert refused.exit_code == 11
+    assert absent(refused.output, "report.html", "is a link", "--output") == []
+    assert victim.read_text() == "mine"
+    assert CliRunner().invoke(report, [str(run_dir), "--output", str(run_dir / "report.html")]).exit_code == 0, "the user named it"
+    assert "<html" in victim.read_text()
 
 
 @pytest.mark.timeout(60)
