@@ -125,6 +125,11 @@ sbom: $(READY) ## a software bill of materials (CycloneDX) of each image's packa
 	    --output-reproducible --output-file build/sbom/$$(basename $$lock .txt).cdx.json $$lock || exit 1; \
 	done; ls build/sbom/*
 
+audit: $(READY) ## known vulnerabilities of the locked packages; asks the package index
+	@for lock in deploy/locks/*.txt; do echo $$lock; \
+	  $(BIN)/uv tool run --quiet --from 'pip-audit>=2.9,<3' pip-audit --strict --disable-pip --require-hashes --requirement $$lock || failed=1; \
+	done; exit $${failed:-0}
+
 RELEASE = $(BIN)/python deploy/release.py "$(VERSION)" --url "$(URL)" --key "$(KEY)"
 
 release: $(READY) ## all files of a release but the images, in dist/: VERSION=1.2.3, and if you like URL= and KEY= (docs/releasing.md)
@@ -160,4 +165,4 @@ include local_cluster/cluster.mk
 clean: ## remove .venv, caches and runs
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache runs build dist
 
-.PHONY: help setup demo recording test check lint unit property local thorough chaos chaos-walk checkpoints-across gang-test coscheduling-test gang-trials kueue-test ui-test fuzz mutants some-mutants control-plane control-plane-oldest bench bench-gpu bench-scale locks sbom release release-images release-test crd reference docs docs-serve format clean
+.PHONY: help setup demo recording test check lint unit property local thorough chaos chaos-walk checkpoints-across gang-test coscheduling-test gang-trials kueue-test ui-test fuzz mutants some-mutants control-plane control-plane-oldest bench bench-gpu bench-scale locks sbom audit release release-images release-test crd reference docs docs-serve format clean

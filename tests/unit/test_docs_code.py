@@ -8,6 +8,7 @@ import re
 import shlex
 import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
@@ -138,6 +139,20 @@ def test_make_targets_exist() -> None:
         named = [word for word in words if re.fullmatch(r"[a-z-]+", word) and not word.startswith("-")]
         assert named, f"{place}: {line}"
         assert set(named) <= TARGETS, f"{place}: {line}"
+
+
+@pytest.mark.parametrize("workflow", sorted(ROOT.glob(".github/workflows/*.yml")), ids=lambda file: file.name)
+def test_workflows_run_make_targets_and_nothing_else(workflow: Path) -> None:
+    jobs = yaml.safe_load(workflow.read_text())["jobs"].values()
+    runs = [
+        (step["run"], job.get("strategy", {}).get("matrix", {}).get("target", [])) for job in jobs for step in job["steps"] if "run" in step
+    ]
+    assert runs
+    for line, targets in runs:
+        for target in targets or [""]:
+            program, *words = line.replace("${{ matrix.target }}", target).split()
+            assert program == "make"
+            assert {word for word in words if "=" not in word and '"' not in word} <= TARGETS
 
 
 def test_kubectl_commands_exist() -> None:
