@@ -16,6 +16,7 @@ import argparse
 import gzip
 import hashlib
 import io
+import json
 import os
 import re
 import shutil
@@ -79,7 +80,7 @@ class Release:
 
 def main(arguments: Sequence[str]) -> int:
     """Builds the parts. Returns 1, after one sentence, if the release cannot be made."""
-    options = _parser().parse_args(arguments)
+    options = _parser().parse_intermixed_args(arguments)
     os.umask(0o022)  # the modes of files get into archives
     try:
         release = _checked(options.version, options.url)
@@ -202,16 +203,25 @@ def _targets() -> dict[str, list[str]]:
 
 
 def _build_image(name: str, release: Release) -> None:
-    """skopeo writes the archive, because `docker save` writes OCI archives only from Docker 25 on."""
+    """skopeo makes the OCI layout, because `docker save` does so only from Docker 25 on. The annotation gives the image its name where
+    containerd or Docker loads the archive."""
     image = f"muster-{name}:{release.version}"
     labels = {"VERSION": release.version, "REVISION": release.commit, "CREATED": datetime.fromtimestamp(release.epoch, UTC).isoformat()}
     bases = {key: os.environ[key] for key in ("BASE_IMAGE", "TRAINER_BASE_IMAGE") if os.environ.get(key)}
     arguments = [word for key, value in {**labels, **bases}.items() for word in ("--build-arg", f"{key}={value}")]
     architecture = _run("docker", "version", "--format", "{{.Server.Arch}}").strip()
     _run("docker", "build", "--quiet", *_targets()[name], *arguments, "--tag", image, str(ROOT), seconds=SECONDS_OF_MANY)
-    archive = DIST / f"muster-{name}-{release.version}-linux-{architecture}.oci.tar"
-    archive.unlink(missing_ok=True)
-    _run("skopeo", "copy", "--quiet", f"docker-daemon:{image}", f"oci-archive:{archive}:{image}", seconds=SECONDS_OF_MANY)
+    with tempfile.TemporaryDirectory(dir=DIST) as folder:
+        saved, layout = Path(folder) / "saved.tar", Path(folder) / "layout"
+        _run("docker", "save", "--output", str(saved), image, seconds=SECONDS_OF_MANY)
+        _run("skopeo", "copy", "--quiet", f"docker-archive:{saved}", f"oci:{layout}:{release.version}", seconds=SECONDS_OF_MANY)
+        saved.unlink()
+        index = json.loads((layout / "index.json").read_text())
+        index["manifests"][0]["annotations"]["io.containerd.image.name"] = f"docker.io/library/{image}"
+        (layout / "index.json").write_text(json.dumps(index))
+        with tarfile.open(DIST / f"muster-{name}-{release.version}-linux-{architecture}.oci.tar", "w") as archive:
+            for file in sorted(layout.rglob("*")):
+                archive.add(file, file.relative_to(layout), recursive=False)
 
 
 def _plugin_archive(platform: str, release: Release) -> Path:
