@@ -50,6 +50,13 @@ PLATFORMS = {
     "darwin-arm64": "aarch64-apple-darwin",
 }
 """The platforms of the plug-in in the words of krew, and in those of uv."""
+CHECK_PYTHON = f"""\
+import sys
+python = ".".join(str(number) for number in sys.version_info[:2])
+if python not in {PYTHONS}:
+    sys.exit("kubectl-muster needs Python {PYTHONS[0]} to {PYTHONS[-1]}, and python3 is " + python + ": put another one first on the PATH")
+"""
+"""What the plug-in does first. It runs with every Python 3."""
 SHIV = "shiv>=1.0.8,<2"
 PASSWORD = "SIGNING_PASSWORD"
 SECONDS = 600.0
@@ -174,7 +181,19 @@ def _build_plugin(platform: str, release: Release) -> None:
             for what in (("--require-hashes", "-r", lock), (str(release.wheel),)):
                 _uv("pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:", *where, *what)
             _merge(of_python, packages)
-        options = ("--site-packages", str(packages), "--entry-point", "muster.cli.main:main", "--compressed", "--output-file", str(plugin))
+        check = Path(name) / "check_python.py"
+        check.write_text(CHECK_PYTHON)
+        options = (
+            "--site-packages",
+            str(packages),
+            "--preamble",
+            str(check),
+            "--entry-point",
+            "muster.cli.main:main",
+            "--compressed",
+            "--output-file",
+            str(plugin),
+        )
         _uv("tool", "run", "--quiet", "--from", SHIV, "shiv", "--python", "/usr/bin/env python3", *options, epoch=release.epoch)
         members = {"kubectl-muster": plugin.read_bytes(), "LICENSE": (ROOT / "LICENSE").read_bytes()}
     _archive(_plugin_archive(platform, release), members, release.epoch)
