@@ -66,8 +66,8 @@ chaos: $(READY) ## every fault with every strategy, on this machine and on a rea
 chaos-walk: $(READY) ## faults at random moments on one local job: SEED=1 MINUTES=20 STRATEGY=DDP
 	$(BIN)/python -m tests.chaos.walk --seed $(or $(SEED),1) --minutes $(or $(MINUTES),20) --job $(or $(STRATEGY),DDP)
 
-control-plane: $(READY) ## the chart, and the operator on a real API server without nodes
-	$(BIN)/pytest tests/chart tests/apiserver -m "not thorough"
+control-plane: $(READY) ## the chart, a release, and the operator on a real API server without nodes
+	$(BIN)/pytest tests/chart tests/release tests/apiserver -m "not thorough"
 
 control-plane-oldest: $(READY) ## jobs on the API server of Kubernetes 1.30, the oldest supported, as far as it decides: builds it, 10 minutes
 	MUSTER_TEST_API_SERVER=oldest $(BIN)/pytest $(foreach name,rules policies devices bad_input explain lifecycle,tests/apiserver/test_$(name).py)
@@ -125,6 +125,22 @@ sbom: $(READY) ## a software bill of materials (CycloneDX) of each image's packa
 	    --output-reproducible --output-file build/sbom/$$(basename $$lock .txt).cdx.json $$lock || exit 1; \
 	done; ls build/sbom/*
 
+audit: $(READY) ## known vulnerabilities of the locked packages; asks the package index
+	@for lock in deploy/locks/*.txt; do echo $$lock; \
+	  $(BIN)/uv tool run --quiet --from 'pip-audit>=2.9,<3' pip-audit --strict --disable-pip --require-hashes --requirement $$lock || failed=1; \
+	done; exit $${failed:-0}
+
+RELEASE = $(BIN)/python deploy/release.py "$(VERSION)" --url "$(URL)" --key "$(KEY)"
+
+release: $(READY) ## all files of a release but the images, in dist/: VERSION=1.2.3, and if you like URL= and KEY= (docs/releasing.md)
+	@$(RELEASE)
+
+release-images: $(READY) ## the images of the release as OCI archives, in dist/: VERSION=1.2.3 IMAGES="operator ui"; needs Docker and skopeo
+	@$(RELEASE) images $(foreach name,$(IMAGES),--image $(name))
+
+release-test: $(READY) ## whether dist/ is enough to install, and two builds are the same, with the plug-ins of all platforms
+	$(BIN)/pytest tests/release
+
 crd: $(READY) ## write crds/ and docs/schema/ from the API types
 	$(BIN)/python -m muster.admission.crd
 
@@ -149,4 +165,4 @@ include local_cluster/cluster.mk
 clean: ## remove .venv, caches and runs
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache runs build dist
 
-.PHONY: help setup demo recording test check lint unit property local thorough chaos chaos-walk checkpoints-across gang-test coscheduling-test gang-trials kueue-test ui-test fuzz mutants some-mutants control-plane control-plane-oldest bench bench-gpu bench-scale locks sbom crd reference docs docs-serve format clean
+.PHONY: help setup demo recording test check lint unit property local thorough chaos chaos-walk checkpoints-across gang-test coscheduling-test gang-trials kueue-test ui-test fuzz mutants some-mutants control-plane control-plane-oldest bench bench-gpu bench-scale locks sbom audit release release-images release-test crd reference docs docs-serve format clean

@@ -1,5 +1,6 @@
 """Writes generated files. With --check, prints the stale ones and returns 1: `deploy/generate.py [--check]`.
 
+the version in Dockerfile, Chart.yaml and the docs from pyproject.toml
 charts/muster/files/muster.dev_*.yaml              from crds/
 charts/muster/README.md, the table of values       from charts/muster/values.yaml
 charts/muster/files/dashboards/*.json              from deploy/dashboards.py
@@ -8,9 +9,11 @@ deploy/install.yaml                                from charts/muster, by helm (
 
 import json
 import os
+import re
 import runpy
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +24,13 @@ CHART = ROOT / "charts" / "muster"
 CRDS = ("muster.dev_trainingjobs.yaml", "muster.dev_trainingpresets.yaml")
 NAMESPACE = "muster-system"
 KUBERNETES = "1.30.0"
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+VERSIONED = {
+    "Dockerfile": r"^ARG VERSION=",
+    "charts/muster/Chart.yaml": r"^(?:version|appVersion): ",
+    "docs/**/*.md": r"registry\.example\.com/ml/muster-[\w$-]+:|muster_training-|muster-(?=\d)|kubectl-muster-|VERSION=",
+}
+"""Files with the version, and the text before it."""
 BEGIN, END = "<!-- values: begin -->\n", "<!-- values: end -->\n"
 
 NAMESPACE_OBJECT = f"""\
@@ -35,7 +45,8 @@ metadata:
 
 
 def main(arguments: list[str]) -> int:
-    """Writes or checks all files. The order matters, because the chart contains the CRDs, and install.yaml contains the chart."""
+    """Writes or checks all files. The order matters, because the chart contains the version and the CRDs, and install.yaml contains the
+    chart."""
     check = "--check" in arguments
     stale = []
     for path, text in _generated():
@@ -52,6 +63,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _generated() -> Iterator[tuple[Path, str]]:
+    yield from versioned()
     for name in CRDS:
         yield CHART / "files" / name, (ROOT / "crds" / name).read_text()
     readme = CHART / "README.md"
@@ -60,6 +72,13 @@ def _generated() -> Iterator[tuple[Path, str]]:
     for name, content in runpy.run_path(str(ROOT / "deploy" / "dashboards.py"))["dashboards"]().items():
         yield CHART / "files" / "dashboards" / name, content
     yield ROOT / "deploy" / "install.yaml", NAMESPACE_OBJECT + rendered()
+
+
+def versioned() -> Iterator[tuple[Path, str]]:
+    """The files that name the version, with that of pyproject.toml."""
+    for pattern, before in VERSIONED.items():
+        for path in sorted(ROOT.glob(pattern)):
+            yield path, re.sub(rf"({before})\d+\.\d+\.\d+(?:-\w+\.\d+)?", rf"\g<1>{VERSION}", path.read_text(), flags=re.MULTILINE)
 
 
 def rendered() -> str:

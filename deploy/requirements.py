@@ -1,7 +1,8 @@
-"""Prints the requirements that pip installs into an image, for the Dockerfile: a lock of deploy/locks, or those of pyproject.toml.
+"""Prints the requirements of an image, for the Dockerfile, or of the kubectl plug-in: a lock of deploy/locks, or those of pyproject.toml.
 
 requirements.py operator [--ranges]
 requirements.py ui [--ranges]
+requirements.py client [--ranges]                           for the commands on a cluster, without an image
 requirements.py trainer FRAMEWORK [DISTRIBUTION] [--ranges]
 requirements.py build [--ranges]                            packages that build Muster's own package
 
@@ -29,6 +30,7 @@ LOCKS = {
     "build": ("build",),
     "operator": ("operator",),
     "ui": ("ui",),
+    "client": ("client",),
     "pytorch": ("trainer", "pytorch", "torch"),
     "pytorch-base": ("trainer", "pytorch", BASE),
     "tensorflow": ("trainer", "tensorflow", "tensorflow[and-cuda]"),
@@ -49,6 +51,8 @@ def requirements(pyproject: dict, image: str, framework: str = "", distribution:
     extras = project["optional-dependencies"]
     if image == "operator":
         return [*project["dependencies"], *extras["operator"], *extras[TELEMETRY]]
+    if image == "client":
+        return [*project["dependencies"], *extras["cluster"]]
     if image == "ui":
         return [*project["dependencies"], *extras["cluster"], *extras["report"], *extras["history"]]
     supervisor = [each for each in project["dependencies"] if _name(each) in SUPERVISOR]

@@ -96,6 +96,7 @@ def _image(places: Places, engine: Engine, *, own_image: bool) -> str | None:
     if engine.has_image(image):
         programs.ensure(TOOLS)
         return image
+    say("building Kubernetes from Go modules: 15 to 40 minutes on two cores, unless they are cached; it goes on after an interruption")
     node_image.remove_leftovers(places)
     engines.install({"debootstrap": "debootstrap"})
     with ThreadPoolExecutor(max_workers=1) as pool:

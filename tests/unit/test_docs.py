@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from local_cluster.programs import KUBERNETES, OLDEST_KUBERNETES
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("charts/**/*.md"), *ROOT.glob("local_cluster/*.md")])
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -52,8 +54,36 @@ def test_the_files_that_the_page_on_architecture_names_exist() -> None:
 
 
 def test_no_page_and_no_message_tells_to_install_muster_from_an_index() -> None:
-    """No index has it, so a stranger could take its name. A checkout has it: `pip install .`."""
+    """No index has it, so a stranger could take its name. A checkout has it: `pip install .`. A file of a release has it too."""
     folders = ("operator", "contract", "trainer_image", "examples", "charts")
     texts = [*PAGES, *(file for folder in folders for file in ROOT.glob(f"{folder}/**/*"))]
-    named = re.compile(r"pip install[^\n`]{0,80}\bmuster[-_]\w", re.IGNORECASE)
+    named = re.compile(r"pip install(?![^\n`]*\.whl)[^\n`]{0,80}\bmuster[-_]\w", re.IGNORECASE)
     assert [file for file in texts if file.suffix in (".md", ".py", ".yaml", ".txt", ".ipynb") and named.search(file.read_text())] == []
+
+
+def test_the_tested_versions_are_those_that_the_tests_use() -> None:
+    rows = [[cell.strip() for cell in line.split("|")] for line in (ROOT / "docs" / "support.md").read_text().splitlines() if "|" in line]
+    tested = {row[1]: row[3] for row in rows if row[1]}
+    for name, lock, package in (
+        ("PyTorch", "pytorch", "torch"),
+        ("TensorFlow", "tensorflow", "tensorflow"),
+        ("JAX", "jax", "jax"),
+        ("Ray", "ray", "ray"),
+    ):
+        [version] = re.findall(rf"^{package}(?:\[.*\])?==(\S+)", (ROOT / "deploy" / "locks" / f"{lock}.txt").read_text(), re.MULTILINE)
+        assert tested[name] == version
+    modules = {
+        folder: re.search(
+            rf"^\s*(?:require )?{module} v(\S+)$", (ROOT / "local_cluster" / "go" / folder / "go.mod").read_text(), re.MULTILINE
+        )
+        for folder, module in (
+            ("kueue", "sigs.k8s.io/kueue"),
+            ("kueue-oldest", "sigs.k8s.io/kueue"),
+            ("scheduler-plugins", "sigs.k8s.io/scheduler-plugins"),
+        )
+    }
+    assert all(modules.values())
+    assert tested["Kueue"] == ", ".join(modules[name][1] for name in ("kueue", "kueue-oldest"))
+    assert tested["scheduler-plugins"] == modules["scheduler-plugins"][1]
+    assert tested["Kubernetes"] == KUBERNETES.removeprefix("v")
+    assert OLDEST_KUBERNETES.removeprefix("v") in [row[3] for row in rows]

@@ -8,14 +8,18 @@ import re
 import shlex
 import textwrap
 from collections.abc import Iterator
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import click
+import jsonschema  # type: ignore[import-untyped]
 import pytest
 import yaml
 
+from muster.admission.preset import preset_problems
 from muster.admission.read import check_job
-from muster.api.constants import KIND
+from muster.api.constants import API_VERSION, KIND, PRESET_KIND
+from muster.api.preset import TrainingPreset
 from muster.cli.main import cli
 from tests.unit.test_docs import PAGES, ROOT
 
@@ -26,8 +30,18 @@ TARGETS = {
     for makefile in (ROOT / "Makefile", ROOT / "local_cluster/cluster.mk")
     for target in re.findall(r"^([a-z-]+):", makefile.read_text(), re.MULTILINE)
 }
+VALUES: dict[str, Any] = json.loads((ROOT / "charts/muster/values.schema.json").read_text())
+SPEC: dict[str, Any] = {
+    "strategy": "DDP",
+    "trainer": {"task": "digits"},
+    "roles": {"worker": {"replicas": 2}},
+    "batch": {"globalSize": 64},
+    "elastic": {"minReplicas": 1, "maxReplicas": 4},
+    "scheduling": {},
+}
+"""What surrounds a part of a spec that a page shows."""
 KUBECTL = re.compile(
-    "annotate|apply|cordon|create|delete|describe|drain|exec|explain|get|label|logs|muster|port-forward|rollout|scale|top|uncordon|wait"
+    "annotate|apply|cordon|create|delete|describe|drain|exec|explain|get|krew|label|logs|muster|port-forward|rollout|scale|top|uncordon|wait"
 )
 
 
@@ -66,9 +80,13 @@ def wrong_muster_words(words: list[str]) -> str:
     command = cli.get_command(click.Context(cli), words[0])
     if command is None:
         return f"no command {words[0]}"
-    options = {each for parameter in command.params for each in (*parameter.opts, *parameter.secondary_opts)} | {"-h", "--help", "--debug"}
-    unknown = [word for word in words[1:] if re.match(r"--?[a-z]", word) and word.partition("=")[0] not in options]
-    return f"{words[0]} has no {unknown}" if unknown else ""
+    given = [word for word in words[1:] if word not in ("-h", "--help", "--debug", "[...]")]
+    try:
+        _, more, _ = command.make_parser(click.Context(command)).parse_args(given)
+    except click.UsageError as error:
+        mention = isinstance(error, click.BadOptionUsage) and len(words) == 2  # `muster submit --code` in a sentence
+        return "" if mention else error.format_message()
+    return f"too many arguments: {more}" if more else ""
 
 
 def words_of(text: str) -> list[str]:
@@ -81,10 +99,20 @@ def words_of(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("block", blocks("yaml", "json"), ids=lambda block: block.place)
-def test_yaml_parses_and_jobs_are_valid(block: Block) -> None:
+def test_yaml_parses_and_jobs_presets_and_values_are_valid(block: Block) -> None:
     for document in yaml.safe_load_all(block.text) if block.language == "yaml" else [json.loads(block.text)]:
-        if isinstance(document, dict) and document.get("kind") == KIND:
+        kind = document.get("kind", "")
+        if kind == KIND:
             check_job(document, source=block.place)
+        elif kind == PRESET_KIND:
+            assert preset_problems(TrainingPreset.model_validate(document)) == []
+        elif document.keys() <= VALUES["properties"].keys():
+            jsonschema.validate(document, VALUES)
+        elif document.keys() <= SPEC.keys():
+            spec = {**SPEC, **document}
+            if not {"task", "module", "script", "command"} & spec["trainer"].keys():
+                spec["trainer"] = {**SPEC["trainer"], **spec["trainer"]}
+            check_job({"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "job"}, "spec": spec}, source=block.place)
 
 
 @pytest.mark.parametrize("block", blocks("python"), ids=lambda block: block.place)
@@ -111,6 +139,20 @@ def test_make_targets_exist() -> None:
         named = [word for word in words if re.fullmatch(r"[a-z-]+", word) and not word.startswith("-")]
         assert named, f"{place}: {line}"
         assert set(named) <= TARGETS, f"{place}: {line}"
+
+
+@pytest.mark.parametrize("workflow", sorted(ROOT.glob(".github/workflows/*.yml")), ids=lambda file: file.name)
+def test_workflows_run_make_targets_and_nothing_else(workflow: Path) -> None:
+    jobs = yaml.safe_load(workflow.read_text())["jobs"].values()
+    runs = [
+        (step["run"], job.get("strategy", {}).get("matrix", {}).get("target", [])) for job in jobs for step in job["steps"] if "run" in step
+    ]
+    assert runs
+    for line, targets in runs:
+        for target in targets or [""]:
+            program, *words = line.replace("${{ matrix.target }}", target).split()
+            assert program == "make"
+            assert {word for word in words if "=" not in word and '"' not in word} <= TARGETS
 
 
 def test_kubectl_commands_exist() -> None:
