@@ -6,8 +6,8 @@ requirements.py trainer FRAMEWORK [DISTRIBUTION] [--ranges]
 requirements.py build [--ranges]                            packages that build Muster's own package
 
 FRAMEWORK is an extra of pyproject.toml whose first requirement is the framework: pytorch, tensorflow, jax, mpi, ray or spark.
-DISTRIBUTION replaces that requirement, such as tensorflow-cpu; `base` means that the base image has the framework. With --ranges it can be any
-distribution.
+DISTRIBUTION replaces that requirement, such as tensorflow-cpu; `base` means that the base image has the framework. With --ranges it
+can be any distribution.
 
 A lock names every package with its version and hashes. `--ranges` prints pyproject.toml's requirements instead.
 """
