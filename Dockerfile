@@ -1,4 +1,4 @@
-# Muster's images: `--target operator`, `--target ui`, and `--target trainer --build-arg FRAMEWORK=pytorch|tensorflow|jax|mpi|ray`. See docs/install.md.
+# Muster's images: `--target operator`, `--target ui`, and `--target trainer --build-arg FRAMEWORK=pytorch|tensorflow|jax|mpi|ray|spark`. See docs/install.md.
 #
 # No mounts and no here-documents, so that an engine without BuildKit builds it too. Such an engine builds every stage up to the target.
 # The stages of the operator come first and use no argument of the trainer, so that later builds find them in its cache.
@@ -96,6 +96,10 @@ RUN python -m compileall -q /opt/muster-trainer && \
     else python -P -c "import muster_trainer.$FRAMEWORK.digits, muster_training"; fi
 
 FROM ${TRAINER_BASE_IMAGE} AS trainer
+ARG FRAMEWORK
+# Spark runs on Java. Debian's default is 17 or 21, and Spark 4 supports both.
+RUN test "$FRAMEWORK" != spark || \
+    { apt-get update && apt-get install --yes --no-install-recommends default-jre-headless && rm -rf /var/lib/apt/lists/*; }
 RUN getent passwd 1000 > /dev/null || useradd --uid 1000 --user-group --no-create-home --home-dir /tmp --shell /usr/sbin/nologin muster
 COPY --from=trainer-build /opt/muster /opt/muster
 COPY --from=trainer-build /opt/muster-trainer /opt/muster-trainer
@@ -104,7 +108,6 @@ USER 1000:1000
 # Not writable: modules of user code may be imported from here.
 WORKDIR /workspace
 ENTRYPOINT ["python", "-P", "-m", "muster_trainer.supervisor"]
-ARG FRAMEWORK
 ARG VERSION=0.1.0
 ARG REVISION=unknown
 ARG CREATED=unknown

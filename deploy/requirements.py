@@ -6,9 +6,9 @@ requirements.py client [--ranges]                           for the commands on 
 requirements.py trainer FRAMEWORK [DISTRIBUTION] [--ranges]
 requirements.py build [--ranges]                            packages that build Muster's own package
 
-FRAMEWORK is an extra of pyproject.toml whose first requirement is the framework: pytorch, tensorflow, jax, mpi or ray. DISTRIBUTION
-replaces that requirement, such as tensorflow-cpu; `base` means that the base image has the framework. With --ranges it can be any
-distribution.
+FRAMEWORK is an extra of pyproject.toml whose first requirement is the framework: pytorch, tensorflow, jax, mpi, ray or spark.
+DISTRIBUTION replaces that requirement, such as tensorflow-cpu; `base` means that the base image has the framework. With --ranges it
+can be any distribution.
 
 A lock names every package with its version and hashes. `--ranges` prints pyproject.toml's requirements instead.
 """
@@ -39,6 +39,7 @@ LOCKS = {
     "jax-cpu": ("trainer", "jax", "jax"),
     "ray": ("trainer", "ray", "ray"),
     "mpi": ("trainer", "mpi", "mpi4py"),
+    "spark": ("trainer", "spark", "pyspark"),
 }
 """The name of each lock, and the arguments that print it. The first lock of a framework is for builds that name no distribution."""
 

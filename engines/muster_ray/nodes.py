@@ -10,18 +10,17 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
-from muster_contract.codes import SIGNAL_BASE, ExitCode
+from muster_contract.codes import ExitCode
 from muster_contract.environment import EVENTS_FD, NAMES, RANK, ReplicaEnvironment
 from muster_contract.errors import BadConfiguration, PeerLost
 from muster_contract.events import Activity
@@ -29,12 +28,11 @@ from muster_contract.trainer_spec import TrainerSpec
 from muster_ray.layout import ADDRESS, FLAGS, HEAD, JOIN_SECONDS, JOIN_SECONDS_SETTING, NODES, SETTINGS, TOKEN, TOKEN_ENTRY, WORKER_PORTS
 from muster_trainer.host.events import Events
 from muster_trainer.host.stopping import StopRequest
-from muster_trainer.host.user_program import program_words
+from muster_trainer.host.user_program import program_words, run_program
+from muster_trainer.host.waiting import until
 
 LOOK_SECONDS = 0.1
 CONNECT_SECONDS = 1.0
-ECHO_SECONDS = 2.0
-"""How long after the program's failure a server of Ray may take to show that it was the cause."""
 TAIL_LINES, LONGEST_TAIL = 3, 600
 SLOW_START = "timed out during startup"
 """What `ray start` prints if a raylet takes longer than 30 s, as on a machine with much other work. It is then started again."""
@@ -158,7 +156,8 @@ def head(spec: TrainerSpec, events: Events, stop: StopRequest) -> int:
         if cluster is None:
             return ExitCode.PREEMPTED
         events.phase(Activity.TRAINING)
-        return _driven(words, {**environ, "RAY_TRAIN_CALLBACKS": CALLBACKS}, node, cluster, stop)
+        code = run_program(words, {**environ, "RAY_TRAIN_CALLBACKS": CALLBACKS}, stop, check=node.check)
+        return _completed(cluster) if code == ExitCode.COMPLETED else code
     finally:
         node.close()
 
@@ -168,7 +167,7 @@ def worker(spec: TrainerSpec, events: Events, stop: StopRequest) -> int:
     stop.training = True
     replica, environ = _prepared()
     place = Place.of(replica, environ[ADDRESS])
-    if not _until(lambda: _answers(place.gcs), stop, seconds=_join_seconds(spec)):
+    if not until(lambda: _answers(place.gcs), stop, seconds=_join_seconds(spec)):
         if stop.requested:
             return ExitCode.PREEMPTED
         raise PeerLost(f"the head of the Ray cluster did not answer at {place.gcs} for {_join_seconds(spec):g} s; {_INSTEAD}")
@@ -219,31 +218,6 @@ def _joined(place: Place, node: Node, spec: TrainerSpec, stop: StopRequest, *, e
     raise PeerLost(f"{count} of {expected} Ray nodes joined in {_join_seconds(spec):g} s; {_INSTEAD}")
 
 
-def _driven(words: Sequence[str], environ: Mapping[str, str], node: Node, cluster: Cluster, stop: StopRequest) -> int:
-    """Runs the user's program to its end, and returns its code. Raises PeerLost if Ray ends before."""
-    driver = subprocess.Popen(words, env=dict(environ), stdin=subprocess.DEVNULL)
-    asked = False
-    try:
-        while driver.poll() is None:
-            node.check()
-            if stop.requested and not asked:
-                asked = True
-                driver.send_signal(signal.SIGTERM)
-            time.sleep(LOOK_SECONDS)
-    finally:
-        if driver.poll() is None:
-            driver.kill()
-            driver.wait()
-    if driver.returncode == 0:
-        return ExitCode.PREEMPTED_NOT_SAVED if asked else _completed(cluster)
-    if asked:
-        return ExitCode.PREEMPTED_NOT_SAVED
-    _until(lambda: node.process.poll() is not None, stop, seconds=ECHO_SECONDS)
-    node.check()
-    code = driver.returncode if driver.returncode > 0 else SIGNAL_BASE - driver.returncode
-    return ExitCode.USER_ERROR if code in set(ExitCode) else code
-
-
 def _completed(cluster: Cluster) -> ExitCode:
     """COMPLETED if the program has used this cluster. Raises BadConfiguration otherwise: it has trained elsewhere, on the head alone."""
     used = True
@@ -255,16 +229,6 @@ def _completed(cluster: Cluster) -> ExitCode:
             f"{ADDRESS} has it, and without num_cpus"
         )
     return ExitCode.COMPLETED
-
-
-def _until(is_so: Callable[[], bool], stop: StopRequest, *, seconds: float) -> bool:
-    """Waits until something is so. False after the time, or after a request to stop."""
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        if time.monotonic() > deadline or stop.requested:
-            return False
-        time.sleep(LOOK_SECONDS)
-    return True
 
 
 def _answers(address: str) -> bool:

@@ -18,6 +18,7 @@ TRAINER = (
     "contract/muster_contract",
     "engines/muster_mpi",
     "engines/muster_ray",
+    "engines/muster_spark",
     "trainer_image/muster_trainer",
     "trainer_image/muster_training",
 )

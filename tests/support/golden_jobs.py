@@ -16,6 +16,7 @@ IMAGES = Images(
         "MPI": "trainer-mpi:1",
         "PyTorch": "trainer-pytorch:1",
         "Ray": "trainer-ray:1",
+        "Spark": "trainer-spark:1",
         "TensorFlow": "trainer-tensorflow:1",
     },
     supervisor="operator:1",
@@ -113,6 +114,19 @@ JOBS: dict[str, dict[str, Any]] = {
             "config": {"rayStartParams": {"head": {"include-dashboard": "true"}, "worker": {"resources": '{"disk":1}'}}},
         },
         "roles": {"worker": {"replicas": 2, "resources": GPUS}},
+        "checkpoint": CLAIM,
+    },
+    "spark": {
+        "strategy": "Spark",
+        "trainer": {
+            "script": "train.py",
+            "code": {"configMap": {"name": "spark"}},
+            "config": {"sparkConf": {"spark.sql.shuffle.partitions": 8}},
+        },
+        "roles": {
+            "driver": {"resources": {"limits": {"memory": "4Gi"}}},
+            "executor": {"replicas": 2, "resources": {"limits": {"cpu": 4, "memory": "8Gi", "nvidia.com/gpu": 1}}},
+        },
         "checkpoint": CLAIM,
     },
     "mpi": {

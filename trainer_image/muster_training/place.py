@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from muster_contract.environment import NAMES, RANK, ReplicaEnvironment
 
@@ -54,8 +54,13 @@ def _place(variables: Mapping[str, str], rank_name: str, world_name: str) -> tup
 
 
 def replica_of(variables: Mapping[str, str]) -> ReplicaEnvironment | None:
-    """The replica of this process; None outside Muster. Raises BadConfiguration if its variables are invalid."""
-    return ReplicaEnvironment.from_environment(variables) if variables.get(NAMES["job_uid"]) else None
+    """The replica of this process; None outside Muster. Its ranks meet at the address of torchrun if Muster does not set one, because a
+    launcher may choose where rank 0 runs. Raises BadConfiguration if its variables are invalid."""
+    if not variables.get(NAMES["job_uid"]):
+        return None
+    replica = ReplicaEnvironment.from_environment(variables)
+    host, port = variables.get("MASTER_ADDR"), variables.get("MASTER_PORT")
+    return replace(replica, world_address=f"{host}:{port}") if replica.world_address is None and host and port else replica
 
 
 def _whole(text: str | None) -> int | None:

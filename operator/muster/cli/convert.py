@@ -12,8 +12,8 @@ import click
 def convert(file: TextIO) -> None:
     """Converts the job in FILE (- for standard input) to a TrainingJob, and prints it.
 
-    Reads PyTorchJob, TFJob, MPIJob, TrainJob, RayJob, HyperPodPyTorchJob, JobSet and Job, tasks of SkyPilot, and sbatch scripts with srun.
-    Comments say what changes, and what has no counterpart.
+    Reads PyTorchJob, TFJob, MPIJob, TrainJob, RayJob, SparkApplication, HyperPodPyTorchJob, JobSet and Job, tasks of SkyPilot, and sbatch
+    scripts with srun. Comments say what changes, and what has no counterpart.
     """
     from muster.admission.read import MAX_BYTES
     from muster.api.problems import InvalidJobError, Problem

@@ -5,15 +5,24 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import signal
+import subprocess
 import sys
+import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from muster_contract.codes import SIGNAL_BASE, ExitCode
 from muster_contract.environment import LARGE_VARIABLES, expanded
 from muster_contract.errors import BadConfiguration
 from muster_contract.large_variables import unpack
 from muster_contract.trainer_spec import TrainerSpec
+from muster_trainer.host.stopping import StopRequest
+
+LOOK_SECONDS = 0.1
+ECHO_SECONDS = 2.0
+"""How long after the program's failure a server beside it may take to show that it was the cause."""
 
 
 def command_words(command: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -46,6 +55,37 @@ def program_words(spec: TrainerSpec, environ: Mapping[str, str]) -> tuple[str, .
     words = script_words(spec.script, environ)
     check_script(Path(words[0]), parses=True)
     return (sys.executable, *words)
+
+
+def run_program(words: Sequence[str], environ: Mapping[str, str], stop: StopRequest, *, check: Callable[[], None]) -> int:
+    """Runs the user's program to its end, beside servers that it needs. Returns its code, or 128 and the signal that ended it.
+
+    `check` raises if a server has ended. This ends the program, and is the cause even if the program fails first. After a request to stop,
+    the program gets SIGTERM, and the result is PREEMPTED_NOT_SAVED.
+    """
+    program = subprocess.Popen(words, env=dict(environ), stdin=subprocess.DEVNULL)
+    asked = False
+    try:
+        while program.poll() is None:
+            check()
+            if stop.requested and not asked:
+                asked = True
+                program.send_signal(signal.SIGTERM)
+            time.sleep(LOOK_SECONDS)
+    finally:
+        if program.poll() is None:
+            program.kill()
+            program.wait()
+    if asked:
+        return ExitCode.PREEMPTED_NOT_SAVED
+    if program.returncode == 0:
+        return ExitCode.COMPLETED
+    deadline = time.monotonic() + ECHO_SECONDS
+    while time.monotonic() < deadline and not stop.requested:
+        check()
+        time.sleep(LOOK_SECONDS)
+    code = program.returncode if program.returncode > 0 else SIGNAL_BASE - program.returncode
+    return ExitCode.USER_ERROR if code in set(ExitCode) else code
 
 
 def check_script(path: Path, *, parses: bool) -> None:

@@ -10,6 +10,7 @@ from concurrent.futures import Future, wait
 from typing import TypeVar
 
 from muster_contract.errors import PeerLost
+from muster_trainer.host.stopping import StopRequest
 
 Answer = TypeVar("Answer")
 START_SECONDS = 15 * 60.0
@@ -50,6 +51,16 @@ def wait_for(addresses: Mapping[str, str], seconds: float, *, meanwhile: Callabl
             if time.monotonic() > limit:
                 raise PeerLost(f"waited {seconds:g} s for {name}, and nothing listens at {address}")
             time.sleep(BETWEEN_SECONDS)
+
+
+def until(is_so: Callable[[], bool], stop: StopRequest, *, seconds: float) -> bool:
+    """Waits until something is so. False after `seconds`, or after a request to stop."""
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        if time.monotonic() > deadline or stop.requested:
+            return False
+        time.sleep(BETWEEN_SECONDS)
+    return True
 
 
 def listens(address: str) -> bool:

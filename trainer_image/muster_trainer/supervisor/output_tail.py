@@ -23,6 +23,9 @@ _FRAME = re.compile(r'\s+File "(.*)", (line \d+)(?:, in (.+))?$')
 _GLUED = re.compile(r"(?!(?:\[\w+\]:\s?)*Traceback|  traceback : )(.*?)((?:\[rank\d+\]:\s?)?Traceback \(most recent call last\):)")
 """A traceback that begins behind a progress bar or a prompt, in the same line. torchrun's report has such lines of its own."""
 _BAR = re.compile(r".*\d%\|.*\||.*\d(?:it/s|s/it)\b")  # a progress bar of tqdm, which is no part of a message
+_JAVA_FRAME = re.compile(r"\s+at [\w.$/<>@ -]+\(.*\)$|\s+\.\.\. \d+ more$|Driver stacktrace:$")
+_JAVA_CAUSE = "Caused by: "
+"""Java's stack traces, which an exception of Python may contain, have frames and causes."""
 _WORD = re.compile(r"\w")
 _CONTINUED = 2  # further lines of a message that are included
 _LONGEST_MESSAGE = 1500
@@ -91,7 +94,8 @@ def read_tail(lines: Sequence[str], peer_lost: re.Pattern[str]) -> Reading:
     An exception is judged together with those that it is chained to. If any exception is not about a lost peer, it is the cause, and
     those about lost peers are its consequences.
     """
-    output = take_apart([part for line in lines for part in _parts(line[:LONGEST_LINE].rstrip())])
+    own_lines = (line for line in (each[:LONGEST_LINE].rstrip() for each in lines) if not _JAVA_FRAME.match(line))
+    output = take_apart([part for line in own_lines for part in _parts(line)])
     root_cause, own = output.root_cause, output.own
     chains = _exceptions(own) or _exceptions(output.recorded)
     causes = [chain for chain in chains if not _about_peers(chain, peer_lost)]
@@ -135,7 +139,9 @@ def _exceptions(marked: Sequence[str]) -> list[Chain]:
     chains: list[Chain] = []
     in_traceback = in_message = chained = False
     frames: list[tuple[str, str | None]] = []
-    for line, rank in map(_unmarked, marked):
+    for read, rank in map(_unmarked, marked):
+        line = read.removeprefix(_JAVA_CAUSE)
+        chained = chained or line != read
         if line.startswith(_CHAINED):
             chained, in_message = True, False
         elif line == TRACEBACK:

@@ -10,7 +10,7 @@ from muster.admission.read import InvalidJobFileError, check_job
 from muster.admission.yaml_text import UnreadableYamlError, read_yaml, write_yaml
 from muster.api.constants import KIND
 from muster.strategies.registry import STRATEGIES
-from muster.tools.convert import kubeflow, kubernetes, ray, scripts
+from muster.tools.convert import kubeflow, kubernetes, ray, scripts, spark
 from muster.tools.convert.job import Conversion, ConvertError, mapping, named
 
 Converter = Callable[[Conversion, Mapping[str, Any], Sequence[Mapping[str, Any]]], None]
@@ -21,13 +21,13 @@ CONVERTERS: Mapping[tuple[str, str], Converter] = {
     ("trainer.kubeflow.org", "TrainJob"): kubeflow.train_job,
     ("sagemaker.amazonaws.com", "HyperPodPyTorchJob"): kubeflow.hyperpod_job,
     ("ray.io", "RayJob"): ray.ray_job,
+    ("sparkoperator.k8s.io", "SparkApplication"): spark.spark_application,
     ("batch", "Job"): kubernetes.plain_job,
     ("jobset.x-k8s.io", "JobSet"): kubernetes.job_set,
 }
 """The function for each API group and kind."""
 _ELSEWHERE = {
-    "SparkApplication": "Muster has no strategy for Spark",
-    "ScheduledSparkApplication": "Muster has no strategy for Spark",
+    "ScheduledSparkApplication": "convert the SparkApplication of its template, and create it from a CronJob",
     "RayCluster": "it runs no program; convert the RayJob that uses it",
     "RayService": "it serves requests, and a TrainingJob ends",
     "Kustomization": "print the result with kubectl kustomize, and convert that",

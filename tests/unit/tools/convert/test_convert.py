@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -233,6 +234,80 @@ def test_a_ray_job_becomes_a_job_whose_head_runs_the_entrypoint() -> None:
         "recovery": {"application": {"limit": 2}},
     }
     assert [note.split(":")[0] for note in notes(result)] == ["spec.roles.worker.replicas", "spec.runtimeEnvYAML.pip", "spec.trainer"]
+
+
+def spark_application(**fields: Any) -> dict[str, Any]:
+    spec = {
+        "type": "Python",
+        "mode": "cluster",
+        "image": "me/spark:1",
+        "mainApplicationFile": "local:///opt/train.py",
+        "driver": {"cores": 1, "memory": "2g", "serviceAccount": "spark"},
+        "executor": {"instances": 3, "cores": 2, "memory": "4g"},
+        **fields,
+    }
+    return {"apiVersion": "sparkoperator.k8s.io/v1beta2", "kind": "SparkApplication", "metadata": {"name": "a"}, "spec": spec}
+
+
+def test_a_spark_application_becomes_a_driver_and_executors() -> None:
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}, {"name": "other", "emptyDir": {}}]
+    mount = {"name": "data", "mountPath": "/data"}
+    document = spark_application(
+        arguments=["--lr", 1],
+        sparkConf={"spark.sql.shuffle.partitions": "8", "spark.kubernetes.authenticate.driver.serviceAccountName": "spark"},
+        executor={"instances": 3, "cores": 2, "memory": "4g", "volumeMounts": [mount], "gpu": {"name": "nvidia.com/gpu", "quantity": 1}},
+        volumes=volumes,
+        restartPolicy={"type": "OnFailure", "onFailureRetries": 2, "onFailureRetryInterval": 10},
+        deps={"packages": ["org.example:x:1"]},
+        dynamicAllocation={"enabled": True},
+        timeToLiveSeconds=60,
+    )
+    result = one(document)
+    assert result.spec == {
+        "strategy": "Spark",
+        "trainer": {
+            "image": "me/spark:1",
+            "script": "/opt/train.py",
+            "args": ["--lr", "1"],
+            "config": {"sparkConf": {"spark.sql.shuffle.partitions": "8"}},
+        },
+        "roles": {
+            "driver": {"replicas": 1, "resources": {"limits": {"cpu": 1, "memory": "3380Mi"}}},
+            "executor": {
+                "replicas": 3,
+                "resources": {"limits": {"cpu": 2, "memory": "6247Mi", "nvidia.com/gpu": 1}},
+                "template": {"spec": {"volumes": volumes[:1], "containers": [{"name": "trainer", "volumeMounts": [mount]}]}},
+            },
+        },
+        "recovery": {"application": {"limit": 2}},
+        "ttlSecondsAfterFinished": 60,
+    }
+    assert [note.split(": ")[0] for note in notes(result)] == [
+        "spec.sparkConf.spark.kubernetes.authenticate.driver.serviceAccountName",
+        "spec.deps.packages",
+        "spec.roles.executor.replicas",
+        "spec.trainer",
+    ]
+
+
+def test_the_heap_of_a_converted_executor_is_that_of_the_spark_application() -> None:
+    result = one(spark_application(executor={"memory": "4g", "memoryOverhead": "1g"}))
+    assert result.spec["roles"]["executor"]["resources"]["limits"]["memory"] == "5632Mi"
+    assert result.spec["trainer"]["config"]["sparkConf"] == {"spark.executor.memory": "4096m"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"type": "Scala"}, "spec.type: is Scala"),
+        ({"mainApplicationFile": "s3a://bucket/train.py"}, "spec.mainApplicationFile: is 's3a://bucket/train.py'; put"),
+        ({"mainApplicationFile": "local:///a.jar"}, "write local:///its/path.py"),
+        ({"driver": {"memory": "much"}}, "spec.driver.memory: 'much' is no amount of memory"),
+    ],
+)
+def test_a_spark_application_that_is_no_python_program_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConvertError, match=re.escape(message)):
+        one(spark_application(**fields))
 
 
 def test_an_mpi_job_becomes_a_launcher_and_workers_without_mpirun() -> None:
