@@ -5,9 +5,9 @@ requirements.py ui [--ranges]
 requirements.py trainer FRAMEWORK [DISTRIBUTION] [--ranges]
 requirements.py build [--ranges]                            packages that build Muster's own package
 
-FRAMEWORK is an extra of pyproject.toml whose first requirement is the framework: pytorch, tensorflow, jax, mpi or ray. DISTRIBUTION
-replaces that requirement, such as tensorflow-cpu; `base` means that the base image has the framework. With --ranges it can be any
-distribution.
+FRAMEWORK is an extra of pyproject.toml whose first requirement is the framework: pytorch, tensorflow, jax, horovod, mpi or ray.
+DISTRIBUTION replaces that requirement, such as tensorflow-cpu; `base` means that the base image has the framework. With --ranges it can be
+any distribution.
 
 A lock names every package with its version and hashes. `--ranges` prints pyproject.toml's requirements instead.
 """
@@ -36,6 +36,7 @@ LOCKS = {
     "jax": ("trainer", "jax", "jax[cuda12]"),
     "jax-cpu": ("trainer", "jax", "jax"),
     "ray": ("trainer", "ray", "ray"),
+    "horovod": ("trainer", "horovod", "torch"),
     "mpi": ("trainer", "mpi", "mpi4py"),
 }
 """The name of each lock, and the arguments that print it. The first lock of a framework is for builds that name no distribution."""

@@ -12,6 +12,7 @@ from muster.render.manifests import render
 
 IMAGES = Images(
     {
+        "Horovod": "trainer-horovod:1",
         "JAX": "trainer-jax:1",
         "MPI": "trainer-mpi:1",
         "PyTorch": "trainer-pytorch:1",
@@ -113,6 +114,12 @@ JOBS: dict[str, dict[str, Any]] = {
             "config": {"rayStartParams": {"head": {"include-dashboard": "true"}, "worker": {"resources": '{"disk":1}'}}},
         },
         "roles": {"worker": {"replicas": 2, "resources": GPUS}},
+        "checkpoint": CLAIM,
+    },
+    "horovod": {
+        "strategy": "Horovod",
+        "trainer": {"script": "train.py", "code": {"configMap": {"name": "horovod"}}},
+        "roles": {"worker": {"replicas": 2, "processesPerReplica": 2}},
         "checkpoint": CLAIM,
     },
     "mpi": {
