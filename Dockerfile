@@ -1,4 +1,4 @@
-# Muster's images: `--target operator`, `--target ui`, and `--target trainer --build-arg FRAMEWORK=pytorch|tensorflow|jax|mpi|ray|spark`. See docs/install.md.
+# Muster's images: `--target operator`, `--target ui`, and `--target trainer --build-arg FRAMEWORK=pytorch|tensorflow|jax|horovod|mpi|ray|spark`. See docs/install.md.
 #
 # No mounts and no here-documents, so that an engine without BuildKit builds it too. Such an engine builds every stage up to the target.
 # The stages of the operator come first and use no argument of the trainer, so that later builds find them in its cache.
@@ -15,7 +15,7 @@ FROM ${BASE_IMAGE} AS requirements
 ARG LOCKED=true
 WORKDIR /src
 COPY pyproject.toml ./
-COPY deploy/requirements.py deploy/install_over_base.py deploy/
+COPY deploy/requirements.py deploy/install_over_base.py deploy/horovod_wheel.py deploy/
 COPY deploy/locks deploy/locks
 RUN case "$LOCKED" in true) touch ranges ;; false) echo --ranges > ranges ;; *) echo "LOCKED=$LOCKED: write true or false" >&2; exit 1 ;; esac && \
     python3 deploy/requirements.py build $(cat ranges) > build.txt && \
@@ -79,6 +79,11 @@ COPY --from=trainer-requirements /src/trainer.txt /src/trainer-ranges.txt /src/d
 RUN if [ "$DISTRIBUTION" = base ]; \
     then python3 -m venv --system-site-packages /opt/muster && python install_over_base.py trainer.txt trainer-ranges.txt; \
     else python3 -m venv /opt/muster && pip install -r trainer.txt; fi
+# The package index has no wheel of Horovod. This stage builds it for the PyTorch that is installed, and the compiler stays here.
+COPY --from=requirements /src/deploy/horovod_wheel.py ./
+RUN test "$FRAMEWORK" != horovod || \
+    { apt-get update && apt-get install --yes --no-install-recommends cmake g++ make && python horovod_wheel.py /wheels && \
+    pip install --no-index --no-deps /wheels/*.whl && python -P -c 'import horovod.torch'; }
 # The base image's own torchrun would start the base's Python, which sees nothing of what is installed here.
 RUN test "$FRAMEWORK" != pytorch || test -e /opt/muster/bin/torchrun || \
     { printf '#!/opt/muster/bin/python\nfrom torch.distributed.run import main\nmain()\n' > /opt/muster/bin/torchrun && chmod 755 /opt/muster/bin/torchrun; }

@@ -6,7 +6,7 @@ requirements.py client [--ranges]                           for the commands on 
 requirements.py trainer FRAMEWORK [DISTRIBUTION] [--ranges]
 requirements.py build [--ranges]                            packages that build Muster's own package
 
-FRAMEWORK is an extra of pyproject.toml whose first requirement is the framework: pytorch, tensorflow, jax, mpi, ray or spark.
+FRAMEWORK is an extra of pyproject.toml whose first requirement is the framework: pytorch, tensorflow, jax, horovod, mpi, ray or spark.
 DISTRIBUTION replaces that requirement, such as tensorflow-cpu; `base` means that the base image has the framework. With --ranges it
 can be any distribution.
 
@@ -38,6 +38,7 @@ LOCKS = {
     "jax": ("trainer", "jax", "jax[cuda12]"),
     "jax-cpu": ("trainer", "jax", "jax"),
     "ray": ("trainer", "ray", "ray"),
+    "horovod": ("trainer", "horovod", "torch"),
     "mpi": ("trainer", "mpi", "mpi4py"),
     "spark": ("trainer", "spark", "pyspark"),
 }

@@ -3,6 +3,7 @@
     <cache>/bin        programs built from Go modules                          kept
     <cache>/debian-packages   of the node image                                kept
     <cache>/debian-programs   unpacked Debian packages with programs for tests kept
+    <cache>/horovod    the built package of Horovod, for tests                 kept
     <cache>/engine     images and layers of the engine that the harness runs   kept
     <cache>/logs       output of long commands, for when something fails       kept
     <cache>/work       the running cluster: kubeconfig, shared folder          gone after `down`
@@ -43,6 +44,10 @@ class Places:
     @property
     def debian_programs(self) -> Path:
         return self.cache / "debian-programs"
+
+    @property
+    def horovod(self) -> Path:
+        return self.cache / "horovod"
 
     @property
     def logs(self) -> Path:

@@ -13,9 +13,11 @@ from ..progress import step
 from . import base
 
 ROOT = Path(__file__).resolve().parents[2]
-EVERY_IMAGE = ("Dockerfile", ".dockerignore", "pyproject.toml", "deploy/requirements.py", "deploy/install_over_base.py", "deploy/locks")
+DEPLOY = ("deploy/horovod_wheel.py", "deploy/install_over_base.py", "deploy/locks", "deploy/requirements.py")
+EVERY_IMAGE = ("Dockerfile", ".dockerignore", "pyproject.toml", *DEPLOY)
 TRAINER = (
     "contract/muster_contract",
+    "engines/muster_horovod",
     "engines/muster_mpi",
     "engines/muster_ray",
     "engines/muster_spark",

@@ -78,7 +78,7 @@ def test_images_have_the_charts_version_unless_values_name_registry_tag_or_diges
     plain = render()
     assert container(plain)["image"] == f"muster-operator:{version}"
     assert config(plain)["images"] == {
-        each: f"muster-trainer-{each.lower()}:{version}" for each in ("JAX", "MPI", "PyTorch", "Ray", "Spark", "TensorFlow")
+        each: f"muster-trainer-{each.lower()}:{version}" for each in ("Horovod", "JAX", "MPI", "PyTorch", "Ray", "Spark", "TensorFlow")
     }
     own = render(VARIANTS["own registry"])
     assert container(own)["image"] == "registry.example.com/ml/muster-operator@sha256:" + "a" * 64

@@ -12,6 +12,7 @@ from muster.render.manifests import render
 
 IMAGES = Images(
     {
+        "Horovod": "trainer-horovod:1",
         "JAX": "trainer-jax:1",
         "MPI": "trainer-mpi:1",
         "PyTorch": "trainer-pytorch:1",
@@ -127,6 +128,12 @@ JOBS: dict[str, dict[str, Any]] = {
             "driver": {"resources": {"limits": {"memory": "4Gi"}}},
             "executor": {"replicas": 2, "resources": {"limits": {"cpu": 4, "memory": "8Gi", "nvidia.com/gpu": 1}}},
         },
+        "checkpoint": CLAIM,
+    },
+    "horovod": {
+        "strategy": "Horovod",
+        "trainer": {"script": "train.py", "code": {"configMap": {"name": "horovod"}}},
+        "roles": {"worker": {"replicas": 2, "processesPerReplica": 2}},
         "checkpoint": CLAIM,
     },
     "mpi": {

@@ -19,7 +19,7 @@ def test_the_defaults_apply_without_a_file() -> None:
     configuration = read_configuration({})
     assert (configuration.namespaces, configuration.workers) == ([], 32)
     images = configuration.all_images()
-    assert set(images.trainers) == {"PyTorch", "TensorFlow", "JAX", "MPI", "Ray", "Spark"}
+    assert set(images.trainers) == {"PyTorch", "TensorFlow", "Horovod", "JAX", "MPI", "Ray", "Spark"}
     assert images.supervisor.startswith("muster-operator:")
 
 

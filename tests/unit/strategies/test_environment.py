@@ -226,6 +226,7 @@ TABLE = {
     "JAX": ("JAX", "worker evaluator", True, True, "worker", RestartScope.WHOLE_WORLD),
     "Ray": ("Ray", "head worker", True, False, "head", RestartScope.WHOLE_WORLD),
     "Spark": ("Spark", "driver executor", True, False, "driver", RestartScope.WHOLE_WORLD),
+    "Horovod": ("Horovod", "worker", True, False, "worker", RestartScope.WHOLE_WORLD),
     "MPI": ("MPI", "launcher worker", True, False, "launcher", RestartScope.WHOLE_WORLD),
 }
 
@@ -243,7 +244,7 @@ def test_the_registry_has_every_strategy_of_the_design() -> None:
         for strategy in STRATEGIES.values()
     }
     assert registered == TABLE
-    assert {strategy.framework.name for strategy in STRATEGIES.values()} == {"JAX", "MPI", "PyTorch", "Ray", "Spark", "TensorFlow"}
+    assert {strategy.framework.name for strategy in STRATEGIES.values()} == {"Horovod", "JAX", "MPI", "PyTorch", "Ray", "Spark", "TensorFlow"}
 
 
 def test_a_lost_parameter_server_restarts_the_chief_and_a_lost_chief_no_role() -> None:

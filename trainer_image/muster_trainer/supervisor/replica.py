@@ -129,6 +129,8 @@ class Replica:
         # What a program of the role starts may have any rank of the world.
         runs_program = not spec.is_bundled and spec.program_of(replica.role, replica.index) is not None
         self._state = RunState(first_rank=None if runs_program else launches[0].rank)
+        self._forks_script = spec.script is not None and not runs_program
+        """Whether the processes of the next attempt may be forked with the imports of the user's script."""
         self._commit_reasons: set[CommitReason] = set()
         """The reasons of commits since the stop request, and Stop and Final of earlier commits."""
         self._completed: set[int] = set()
@@ -267,7 +269,7 @@ class Replica:
                 self._process_of(reader.rank).waiting = True
             if isinstance(line.event, HandlesStop):
                 self._stop_requests.add_handler(line.event.pid)
-            if isinstance(line.event, Registered) and self._spec.script is not None:
+            if isinstance(line.event, Registered) and self._forks_script:
                 self._has_registered = True
             if isinstance(line.event, Completed):
                 self._completed.add(reader.rank)
