@@ -244,7 +244,8 @@ def test_the_registry_has_every_strategy_of_the_design() -> None:
         for strategy in STRATEGIES.values()
     }
     assert registered == TABLE
-    assert {strategy.framework.name for strategy in STRATEGIES.values()} == {"Horovod", "JAX", "MPI", "PyTorch", "Ray", "Spark", "TensorFlow"}
+    frameworks = {strategy.framework.name for strategy in STRATEGIES.values()}
+    assert frameworks == {"Horovod", "JAX", "MPI", "PyTorch", "Ray", "Spark", "TensorFlow"}
 
 
 def test_a_lost_parameter_server_restarts_the_chief_and_a_lost_chief_no_role() -> None:
