@@ -76,12 +76,16 @@ def _stopping(facts: Facts) -> str:
 
 
 def _running(status: TrainingJobStatus, facts: Facts) -> str:
+    announced = notice_sentence(status, facts)
+    return _training(status, facts) + (f"; {announced}" if announced else "")
+
+
+def _training(status: TrainingJobStatus, facts: Facts) -> str:
     if status.world and status.world.first_step_time is None and facts.counts_steps(status):
         return f"attempt {status.attempt}: all replicas run, waiting for the first step"
     if not reports_steps(status, facts):
         return f"attempt {status.attempt}: all replicas run; the program has reported no step"
-    announced = notice_sentence(status, facts)
-    trains = f"attempt {status.attempt} trains" + (f"; {announced}" if announced else "")
+    trains = f"attempt {status.attempt} trains"
     if status.world is None or facts.spec.elastic is None:
         return trains
     few, many = len(status.world.members), len(facts.desired.replicas)
