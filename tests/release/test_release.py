@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 UV = Path(sys.executable).with_name("uv")
 PLATFORM = f"linux-{architecture()}"
-SECONDS = 300
+SECONDS = 580
 JOB = {
     "apiVersion": "muster.dev/v1alpha1",
     "kind": KIND,
