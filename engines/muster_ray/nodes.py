@@ -6,6 +6,7 @@ Both end as soon as `ray start` ends, because it ends when one of its servers do
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import re
 import shlex
@@ -36,8 +37,9 @@ CONNECT_SECONDS = 1.0
 ECHO_SECONDS = 2.0
 """How long after the program's failure a server of Ray may take to show that it was the cause."""
 TAIL_LINES, LONGEST_TAIL = 3, 600
-SLOW_START = "timed out during startup"
-"""What `ray start` prints if a raylet takes longer than 30 s, as on a machine with much other work. It is then started again."""
+SLOW_START = ("timed out during startup", "No node info found for head node in GCS")
+"""What `ray start` prints if a raylet, its own or that of the head, takes longer than 30 s, as on a machine with much other work. Then it
+is started again."""
 WRONG_FLAGS = 2
 """The exit code of `ray start` for a flag that it does not know."""
 CALLBACKS = "muster_ray.train.Controller,muster_ray.train.Worker"
@@ -78,6 +80,8 @@ class Place:
             words.append(f"--address={self.gcs}")
         if self.own is not None:
             words.append(f"--node-ip-address={self.own}")
+        if self.local and self.role != HEAD:
+            words.append("--include-log-monitor=false")  # the nodes share a folder of logs, which the monitor of the head reads
         first, last = (0, 0) if self.local else WORKER_PORTS
         return [*words, f"--min-worker-port={first}", f"--max-worker-port={last}"]
 
@@ -117,7 +121,7 @@ class Node:
             raise BadConfiguration(
                 f"ray start does not take its flags ({message}); correct spec.trainer.config.{SETTINGS}.{self._place.role}"
             )
-        if SLOW_START not in message:
+        if not any(sentence in message for sentence in SLOW_START):
             raise PeerLost(f"a server of Ray on this node has ended: {message or f'ray start ended with exit code {code}'}")
         self.process = self._started()
 
@@ -158,7 +162,7 @@ def head(spec: TrainerSpec, events: Events, stop: StopRequest) -> int:
         if cluster is None:
             return ExitCode.PREEMPTED
         events.phase(Activity.TRAINING)
-        return _driven(words, {**environ, "RAY_TRAIN_CALLBACKS": CALLBACKS}, node, cluster, stop)
+        return _driven(words, {**environ, "RAY_TRAIN_CALLBACKS": CALLBACKS}, node, cluster, stop, connect_seconds=_join_seconds(spec))
     finally:
         node.close()
 
@@ -183,7 +187,8 @@ def worker(spec: TrainerSpec, events: Events, stop: StopRequest) -> int:
         node.close()
 
 
-_INSTEAD = f"look at its log, or write more seconds into trainer.config.{JOIN_SECONDS_SETTING}"
+_LATER = f", or write more seconds into trainer.config.{JOIN_SECONDS_SETTING}"
+_INSTEAD = f"look at its log{_LATER}"
 
 
 def _prepared() -> tuple[ReplicaEnvironment, dict[str, str]]:
@@ -219,13 +224,19 @@ def _joined(place: Place, node: Node, spec: TrainerSpec, stop: StopRequest, *, e
     raise PeerLost(f"{count} of {expected} Ray nodes joined in {_join_seconds(spec):g} s; {_INSTEAD}")
 
 
-def _driven(words: Sequence[str], environ: Mapping[str, str], node: Node, cluster: Cluster, stop: StopRequest) -> int:
-    """Runs the user's program to its end, and returns its code. Raises PeerLost if Ray ends before."""
+def _driven(
+    words: Sequence[str], environ: Mapping[str, str], node: Node, cluster: Cluster, stop: StopRequest, *, connect_seconds: float
+) -> int:
+    """Runs the user's program to its end, and returns its code. Raises PeerLost if Ray ends before, and BadConfiguration if the program
+    does not use the cluster."""
     driver = subprocess.Popen(words, env=dict(environ), stdin=subprocess.DEVNULL)
-    asked = False
+    asked, deadline = False, time.monotonic() + connect_seconds
     try:
         while driver.poll() is None:
             node.check()
+            if time.monotonic() > deadline:
+                _check_used(cluster, f"the program has not connected to the job's Ray cluster for {connect_seconds:g} s", _LATER)
+                deadline = math.inf
             if stop.requested and not asked:
                 asked = True
                 driver.send_signal(signal.SIGTERM)
@@ -235,7 +246,10 @@ def _driven(words: Sequence[str], environ: Mapping[str, str], node: Node, cluste
             driver.kill()
             driver.wait()
     if driver.returncode == 0:
-        return ExitCode.PREEMPTED_NOT_SAVED if asked else _completed(cluster)
+        if asked:
+            return ExitCode.PREEMPTED_NOT_SAVED
+        _check_used(cluster, "the program ended without a connection to the job's Ray cluster")
+        return ExitCode.COMPLETED
     if asked:
         return ExitCode.PREEMPTED_NOT_SAVED
     _until(lambda: node.process.poll() is not None, stop, seconds=ECHO_SECONDS)
@@ -244,17 +258,13 @@ def _driven(words: Sequence[str], environ: Mapping[str, str], node: Node, cluste
     return ExitCode.USER_ERROR if code in set(ExitCode) else code
 
 
-def _completed(cluster: Cluster) -> ExitCode:
-    """COMPLETED if the program has used this cluster. Raises BadConfiguration otherwise: it has trained elsewhere, on the head alone."""
+def _check_used(cluster: Cluster, otherwise: str, instead: str = "") -> None:
+    """Raises BadConfiguration if no program has connected to this cluster. Then it uses another cluster, or the head alone."""
     used = True
     with suppress(Exception):  # a service that does not answer now has been used
         used = cluster.has_driver()
     if not used:
-        raise BadConfiguration(
-            "the program ended without a connection to the job's Ray cluster; call ray.init() without an address, because "
-            f"{ADDRESS} has it, and without num_cpus"
-        )
-    return ExitCode.COMPLETED
+        raise BadConfiguration(f"{otherwise}; call ray.init() without an address, because {ADDRESS} has it, and without num_cpus{instead}")
 
 
 def _until(is_so: Callable[[], bool], stop: StopRequest, *, seconds: float) -> bool:

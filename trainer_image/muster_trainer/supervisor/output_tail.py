@@ -23,6 +23,7 @@ _FRAME = re.compile(r'\s+File "(.*)", (line \d+)(?:, in (.+))?$')
 _GLUED = re.compile(r"(?!(?:\[\w+\]:\s?)*Traceback|  traceback : )(.*?)((?:\[rank\d+\]:\s?)?Traceback \(most recent call last\):)")
 """A traceback that begins behind a progress bar or a prompt, in the same line. torchrun's report has such lines of its own."""
 _BAR = re.compile(r".*\d%\|.*\||.*\d(?:it/s|s/it)\b")  # a progress bar of tqdm, which is no part of a message
+_RELAYED = re.compile(r"(?:\x1b\[\d+m)?\(\w+ pid=\d+")  # the mark of a line that a program relays from another process
 _WORD = re.compile(r"\w")
 _CONTINUED = 2  # further lines of a message that are included
 _LONGEST_MESSAGE = 1500
@@ -88,10 +89,12 @@ def peer_lost_pattern(patterns: Sequence[str]) -> re.Pattern[str]:
 def read_tail(lines: Sequence[str], peer_lost: re.Pattern[str]) -> Reading:
     """Reads the last lines of a process's output, oldest first. `peer_lost` matches a line that a process prints if it has lost a peer.
 
-    An exception is judged together with those that it is chained to. If any exception is not about a lost peer, it is the cause, and
+    Lines that a program relays from other processes count only if it has printed no others, because they may come late and in any order. An
+    exception is judged together with those that it is chained to. If any exception is not about a lost peer, it is the cause, and
     those about lost peers are its consequences.
     """
-    output = take_apart([part for line in lines for part in _parts(line[:LONGEST_LINE].rstrip())])
+    own_lines = [line for line in lines if not _RELAYED.match(line)] or lines
+    output = take_apart([part for line in own_lines for part in _parts(line[:LONGEST_LINE].rstrip())])
     root_cause, own = output.root_cause, output.own
     chains = _exceptions(own) or _exceptions(output.recorded)
     causes = [chain for chain in chains if not _about_peers(chain, peer_lost)]
