@@ -16,8 +16,7 @@ FLAGS = "MUSTER_RAY_FLAGS"
 SETTINGS = "rayStartParams"
 """The setting in `trainer.config` with further flags for each role, as KubeRay has it for each group."""
 JOIN_SECONDS_SETTING = "joinSeconds"
-"""The setting in `trainer.config` with the longest time in seconds until all nodes have joined, and from then until the program has
-connected."""
+"""The setting in `trainer.config` with the longest time in seconds until all nodes have joined."""
 JOIN_SECONDS = 900
 
 TOKEN = "raytoken"

@@ -6,7 +6,6 @@ Both end as soon as `ray start` ends, because it ends when one of its servers do
 from __future__ import annotations
 
 import importlib.util
-import math
 import os
 import re
 import shlex
@@ -162,7 +161,7 @@ def head(spec: TrainerSpec, events: Events, stop: StopRequest) -> int:
         if cluster is None:
             return ExitCode.PREEMPTED
         events.phase(Activity.TRAINING)
-        return _driven(words, {**environ, "RAY_TRAIN_CALLBACKS": CALLBACKS}, node, cluster, stop, connect_seconds=_join_seconds(spec))
+        return _driven(words, {**environ, "RAY_TRAIN_CALLBACKS": CALLBACKS}, node, cluster, stop)
     finally:
         node.close()
 
@@ -187,8 +186,7 @@ def worker(spec: TrainerSpec, events: Events, stop: StopRequest) -> int:
         node.close()
 
 
-_LATER = f", or write more seconds into trainer.config.{JOIN_SECONDS_SETTING}"
-_INSTEAD = f"look at its log{_LATER}"
+_INSTEAD = f"look at its log, or write more seconds into trainer.config.{JOIN_SECONDS_SETTING}"
 
 
 def _prepared() -> tuple[ReplicaEnvironment, dict[str, str]]:
@@ -224,19 +222,13 @@ def _joined(place: Place, node: Node, spec: TrainerSpec, stop: StopRequest, *, e
     raise PeerLost(f"{count} of {expected} Ray nodes joined in {_join_seconds(spec):g} s; {_INSTEAD}")
 
 
-def _driven(
-    words: Sequence[str], environ: Mapping[str, str], node: Node, cluster: Cluster, stop: StopRequest, *, connect_seconds: float
-) -> int:
-    """Runs the user's program to its end, and returns its code. Raises PeerLost if Ray ends before, and BadConfiguration if the program
-    does not use the cluster."""
+def _driven(words: Sequence[str], environ: Mapping[str, str], node: Node, cluster: Cluster, stop: StopRequest) -> int:
+    """Runs the user's program to its end, and returns its code. Raises PeerLost if Ray ends before."""
     driver = subprocess.Popen(words, env=dict(environ), stdin=subprocess.DEVNULL)
-    asked, deadline = False, time.monotonic() + connect_seconds
+    asked = False
     try:
         while driver.poll() is None:
             node.check()
-            if time.monotonic() > deadline:
-                _check_used(cluster, f"the program has not connected to the job's Ray cluster for {connect_seconds:g} s", _LATER)
-                deadline = math.inf
             if stop.requested and not asked:
                 asked = True
                 driver.send_signal(signal.SIGTERM)
@@ -246,10 +238,7 @@ def _driven(
             driver.kill()
             driver.wait()
     if driver.returncode == 0:
-        if asked:
-            return ExitCode.PREEMPTED_NOT_SAVED
-        _check_used(cluster, "the program ended without a connection to the job's Ray cluster")
-        return ExitCode.COMPLETED
+        return ExitCode.PREEMPTED_NOT_SAVED if asked else _completed(cluster)
     if asked:
         return ExitCode.PREEMPTED_NOT_SAVED
     _until(lambda: node.process.poll() is not None, stop, seconds=ECHO_SECONDS)
@@ -258,13 +247,17 @@ def _driven(
     return ExitCode.USER_ERROR if code in set(ExitCode) else code
 
 
-def _check_used(cluster: Cluster, otherwise: str, instead: str = "") -> None:
-    """Raises BadConfiguration if no program has connected to this cluster. Then it uses another cluster, or the head alone."""
+def _completed(cluster: Cluster) -> ExitCode:
+    """COMPLETED if the program has used this cluster. Raises BadConfiguration otherwise: it has trained elsewhere, on the head alone."""
     used = True
     with suppress(Exception):  # a service that does not answer now has been used
         used = cluster.has_driver()
     if not used:
-        raise BadConfiguration(f"{otherwise}; call ray.init() without an address, because {ADDRESS} has it, and without num_cpus{instead}")
+        raise BadConfiguration(
+            "the program ended without a connection to the job's Ray cluster; call ray.init() without an address, because "
+            f"{ADDRESS} has it, and without num_cpus"
+        )
+    return ExitCode.COMPLETED
 
 
 def _until(is_so: Callable[[], bool], stop: StopRequest, *, seconds: float) -> bool:

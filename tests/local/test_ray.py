@@ -257,10 +257,9 @@ def test_the_message_of_a_failed_training_is_its_own_and_not_that_of_ray(tmp_pat
     ("program", "config", "sentence"),
     [
         ("import ray\nray.init('local', num_cpus=1)\n", {}, "without a connection to the job's Ray cluster"),
-        ("import ray\nray.init('127.0.0.99:6379')\n", {"joinSeconds": 60}, "has not connected to the job's Ray cluster for 60 s"),
         ("import ray\nray.init()\n", {"rayStartParams": {"worker": {"no-such-flag": 1}}}, "no-such-flag"),
     ],
-    ids=["own cluster", "own address", "unknown flag"],
+    ids=["own cluster", "unknown flag"],
 )
 def test_a_program_or_flag_that_cannot_work_ends_the_job_with_a_sentence(
     program: str, config: dict[str, Any], sentence: str, tmp_path: Path
@@ -268,7 +267,7 @@ def test_a_program_or_flag_that_cannot_work_ends_the_job_with_a_sentence(
     (tmp_path / "own.py").write_text(program)
     run = LocalJob(tmp_path)
     with run.running(run.write(ray_job("own.py", config=config)), "--run-dir", "runs/tiny") as process:
-        code, output = finish(process, 500)
+        code, output = finish(process, 300)
     assert code == 11, output
     assert sentence in output
 
