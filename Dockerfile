@@ -97,7 +97,7 @@ COPY engines /opt/muster-trainer
 RUN python -m compileall -q /opt/muster-trainer && \
     if [ -d "/opt/muster-trainer/muster_$FRAMEWORK" ]; \
     then for file in /opt/muster-trainer/muster_$FRAMEWORK/[a-z]*.py; do \
-        module=$(basename "$file" .py); [ "$module" = strategy ] || python -P -c "import muster_$FRAMEWORK.$module, muster_training" || exit 1; done; \
+        module=$(basename "$file" .py); [ "$module" = strategy ] || python -P -c "import muster_$FRAMEWORK.$module, muster_trainer.process, muster_training" || exit 1; done; \
     else python -P -c "import muster_trainer.$FRAMEWORK.digits, muster_training"; fi
 
 FROM ${TRAINER_BASE_IMAGE} AS trainer

@@ -7,8 +7,8 @@ requirements.py trainer FRAMEWORK [DISTRIBUTION] [--ranges]
 requirements.py build [--ranges]                            packages that build Muster's own package
 
 FRAMEWORK is an extra of pyproject.toml whose first requirement is the framework: pytorch, tensorflow, jax, horovod, mpi, ray or spark.
-DISTRIBUTION replaces that requirement, such as tensorflow-cpu; `base` means that the base image has the framework. With --ranges it
-can be any distribution.
+DISTRIBUTION replaces that requirement, such as tensorflow-cpu; `base` means that the base image has torch, TensorFlow or JAX. With
+--ranges it can be any distribution.
 
 A lock names every package with its version and hashes. `--ranges` prints pyproject.toml's requirements instead.
 """
@@ -26,6 +26,8 @@ SUPERVISOR = ("psutil",)
 """The requirements of a supervisor. Trainer images have no other packages of the operator, so that these cannot conflict with users'
 versions."""
 BASE = "base"
+BASES_HAVE = frozenset({"torch", "tensorflow", "jax"})
+"""What `base` leaves out. mpi and ray need torch beside their first requirement."""
 LOCKS = {
     "build": ("build",),
     "operator": ("operator",),
@@ -59,9 +61,11 @@ def requirements(pyproject: dict, image: str, framework: str = "", distribution:
         return [*project["dependencies"], *extras["cluster"], *extras["report"], *extras["history"]]
     supervisor = [each for each in project["dependencies"] if _name(each) in SUPERVISOR]
     first, *others = extras[_checked(framework)]
-    package_name = distribution or _locks_of(framework)[0][1]
-    package = [] if package_name == BASE else [first.replace(_name(first), package_name, 1)]
-    return [*supervisor, *package, *others, *(each for extra in STORAGE for each in extras[extra])]
+    if distribution == BASE:
+        frameworks = [each for each in (first, *others) if _name(each) not in BASES_HAVE]
+    else:
+        frameworks = [first.replace(_name(first), distribution or _locks_of(framework)[0][1], 1), *others]
+    return [*supervisor, *frameworks, *(each for extra in STORAGE for each in extras[extra])]
 
 
 def lock(image: str, framework: str = "", distribution: str = "") -> str:
@@ -70,6 +74,8 @@ def lock(image: str, framework: str = "", distribution: str = "") -> str:
     if image == "trainer":
         locks = _locks_of(_checked(framework))
         named = [name for name, of in locks if of == (distribution or locks[0][1])]
+        if distribution == BASE:
+            named.append(locks[0][0])  # has what `base` leaves out, too, and install_over_base.py takes only what is missing
         if not named:
             available = " or ".join(of for _, of in locks)
             raise LookupError(f"deploy/locks has no lock for {distribution}: build with --build-arg LOCKED=false, or take {available}")

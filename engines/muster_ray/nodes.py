@@ -34,8 +34,9 @@ from muster_trainer.host.waiting import until
 LOOK_SECONDS = 0.1
 CONNECT_SECONDS = 1.0
 TAIL_LINES, LONGEST_TAIL = 3, 600
-SLOW_START = "timed out during startup"
-"""What `ray start` prints if a raylet takes longer than 30 s, as on a machine with much other work. It is then started again."""
+SLOW_START = ("timed out during startup", "No node info found for head node in GCS")
+"""What `ray start` prints if a raylet, its own or that of the head, takes longer than 30 s, as on a machine with much other work. Then it
+is started again."""
 WRONG_FLAGS = 2
 """The exit code of `ray start` for a flag that it does not know."""
 CALLBACKS = "muster_ray.train.Controller,muster_ray.train.Worker"
@@ -76,6 +77,8 @@ class Place:
             words.append(f"--address={self.gcs}")
         if self.own is not None:
             words.append(f"--node-ip-address={self.own}")
+        if self.local and self.role != HEAD:
+            words.append("--include-log-monitor=false")  # the nodes share a folder of logs, which the monitor of the head reads
         first, last = (0, 0) if self.local else WORKER_PORTS
         return [*words, f"--min-worker-port={first}", f"--max-worker-port={last}"]
 
@@ -115,7 +118,7 @@ class Node:
             raise BadConfiguration(
                 f"ray start does not take its flags ({message}); correct spec.trainer.config.{SETTINGS}.{self._place.role}"
             )
-        if SLOW_START not in message:
+        if not any(sentence in message for sentence in SLOW_START):
             raise PeerLost(f"a server of Ray on this node has ended: {message or f'ray start ended with exit code {code}'}")
         self.process = self._started()
 

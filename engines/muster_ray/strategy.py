@@ -43,6 +43,8 @@ FRAMEWORK = Framework(
     default_environment={
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_BACKEND_LOG_LEVEL": "warning",
+        "RAY_COLOR_PREFIX": "0",  # the log is no terminal
+        "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
         "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # how often Ray Train takes reports, and looks for lost processes; 2 s by default
     },
     peer_lost=(

@@ -49,12 +49,17 @@ IMAGES = {
     "trainer-pytorch": Image("trainer", (*EVERY_IMAGE, *TRAINER), "pytorch", "base"),
     "trainer-tensorflow": Image("trainer", (*EVERY_IMAGE, *TRAINER), "tensorflow", "tensorflow-cpu"),
     "trainer-jax": Image("trainer", (*EVERY_IMAGE, *TRAINER), "jax", "jax"),
+    "trainer-mpi": Image("trainer", (*EVERY_IMAGE, *TRAINER), "mpi", "base"),
+    "trainer-ray": Image("trainer", (*EVERY_IMAGE, *TRAINER), "ray", "base"),
 }
 """The images by name. The repository of an image is `muster-NAME`."""
+ENGINES = ("trainer-mpi", "trainer-ray")
+"""The images that the cluster does without. `make images` builds them too."""
+CORE = tuple(name for name in IMAGES if name not in ENGINES)
 BUILD_TIMEOUT = 3600.0
 
 
-def ensure(places: Places, engine: Engine, requested: Iterable[str] = tuple(IMAGES)) -> dict[str, str]:
+def ensure(places: Places, engine: Engine, requested: Iterable[str] = CORE) -> dict[str, str]:
     """The name with its tag for each requested image. Builds images that the engine lacks, and removes older ones.
 
     Raises:

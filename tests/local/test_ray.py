@@ -19,6 +19,7 @@ from tests.support.waiting import wait_until
 
 pytest.importorskip("ray")
 REPOSITORY = Path(__file__).parents[2]
+PROGRAMS = Path(__file__).parent / "ray_programs"
 STEPS = 40
 SMALL = {"object-store-memory": 80_000_000, "include-log-monitor": "false"}
 PLAIN = f'''
@@ -91,6 +92,19 @@ if "RAY_ADDRESS" in os.environ:
     TorchTrainer(train, scaling_config=ScalingConfig(num_workers=2), run_config=RunConfig(storage_path=os.getcwd())).fit()
 else:
     train()
+"""
+
+BAD = """
+import ray, ray.train
+from ray.train import ScalingConfig
+from ray.train.torch import TorchTrainer
+
+def train(config):
+    if ray.train.get_context().get_world_rank() == 1:
+        raise ValueError("no such planet")
+
+ray.init()
+TorchTrainer(train, scaling_config=ScalingConfig(num_workers=2)).fit()
 """
 
 
@@ -187,6 +201,55 @@ def test_a_training_has_the_same_losses_on_ray_and_with_ddp_to_the_bit(tmp_path:
     assert len(with_ddp.losses()) == 30
     assert on_ray.losses() == with_ddp.losses()
     assert on_ray.committed == 30
+
+
+def run_of(program: str, folder: Path, *, slots: int) -> LocalJob:
+    """Runs a program of PROGRAMS to its end."""
+    shutil.copy(PROGRAMS / program, folder)
+    run = LocalJob(folder)
+    with run.running(run.write(ray_job(program, slots=slots)), "--run-dir", "runs/tiny"):
+        assert run.wait_for_end(600) == "Succeeded", run.story()
+    return run
+
+
+@pytest.mark.thorough
+def test_ray_data_is_the_input_of_a_trainer_whose_workers_leave_cpus_for_it(tmp_path: Path) -> None:
+    run = run_of("data.py", tmp_path, slots=4)
+    assert sorted(run.losses()) == [1, 2, 3, 4]
+    assert run.committed == 4
+    assert run.status["progress"]["metrics"]["rows"] == 200
+
+
+@pytest.mark.thorough
+def test_a_tensorflow_trainer_trains_on_two_workers_and_commits(tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    run = run_of("tensorflow_trainer.py", tmp_path, slots=2)
+    assert sorted(run.losses()) == list(range(1, 21))
+    assert run.committed == 20
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("program", "printed"),
+    [
+        ("actors.py", "squares 2470 waited 190 named 2470 bytes 5000000"),
+        ("runtime_env.py", "tasks have blue from the folder red"),
+        ("tune.py", "best of 4 with 0 errors: rate 0.9, error 0.00001"),
+    ],
+)
+def test_a_program_without_ray_train_uses_tasks_actors_runtime_env_and_ray_tune(program: str, printed: str, tmp_path: Path) -> None:
+    assert printed in run_of(program, tmp_path, slots=2).logs()
+
+
+@pytest.mark.thorough
+def test_the_message_of_a_failed_training_is_its_own_and_not_that_of_ray(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text(BAD)
+    document = ray_job("bad.py", slots=2)
+    document["spec"]["recovery"] = {"application": {"limit": 0}}
+    run = LocalJob(tmp_path)
+    code, output = run.muster_run(run.write(document), "--run-dir", "runs/tiny", seconds=600)
+    assert code == 10, output
+    assert "ValueError: no such planet" in run.attempts[0]["message"], run.status
 
 
 @pytest.mark.thorough

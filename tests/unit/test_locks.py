@@ -72,6 +72,14 @@ def test_a_trainer_gets_the_gpu_build_unless_the_base_image_has_a_framework(fram
     assert f"\n{package.partition('[')[0]}" not in printed("trainer", framework, "base", "--ranges").stdout
 
 
+@pytest.mark.parametrize(("engine", "package"), [("mpi", "mpi4py"), ("ray", "ray[default,train]")])
+def test_the_image_of_an_engine_over_a_base_with_torch_gets_the_engine_and_no_torch(engine: str, package: str) -> None:
+    ranges = printed("trainer", engine, "base", "--ranges").stdout
+    assert f"\n{package}>=" in ranges
+    assert "torch" not in ranges
+    assert f"\n{package.partition('[')[0]}==" in printed("trainer", engine, "base").stdout
+
+
 @pytest.mark.parametrize("framework", ["", "mxnet", "s3"])
 def test_an_unknown_framework_is_refused_with_all_names(framework: str) -> None:
     for ranges in ((), ("--ranges",)):

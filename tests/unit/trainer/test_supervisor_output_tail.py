@@ -228,6 +228,16 @@ def test_an_impossible_exit_code_in_a_summary_is_ignored(code: str) -> None:
     assert read_tail(lines).root_cause is None
 
 
+def test_lines_that_a_program_relays_from_other_processes_are_read_only_if_there_are_no_others() -> None:
+    relayed = [
+        f"(Controller pid=25, ip=10.0.0.3) {HEADER}",
+        '(Controller pid=25)   File "loop.py"',
+        "\x1b[36m(Worker pid=7)\x1b[0m goes on",
+    ]
+    assert read_tail([HEADER, *FRAME, "ValueError: no such planet", *relayed]).message == "ValueError: no such planet"
+    assert read_tail(relayed).message != ""
+
+
 @pytest.mark.parametrize("mark", ["", "[rank0]: "])
 def test_a_traceback_behind_a_progress_bar_or_a_prompt_is_read(mark: str) -> None:
     bar = "Epoch 1:  99%|#########9| 99/100 [00:09<00:01, 10.1it/s]"

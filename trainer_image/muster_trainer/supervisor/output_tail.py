@@ -26,6 +26,7 @@ _BAR = re.compile(r".*\d%\|.*\||.*\d(?:it/s|s/it)\b")  # a progress bar of tqdm,
 _JAVA_FRAME = re.compile(r"\s+at [\w.$/<>@ -]+\(.*\)$|\s+\.\.\. \d+ more$|Driver stacktrace:$")
 _JAVA_CAUSE = "Caused by: "
 """Java's stack traces, which an exception of Python may contain, have frames and causes."""
+_RELAYED = re.compile(r"(?:\x1b\[\d+m)?\(\w+ pid=\d+")  # the mark of a line that a program relays from another process
 _WORD = re.compile(r"\w")
 _CONTINUED = 2  # further lines of a message that are included
 _LONGEST_MESSAGE = 1500
@@ -91,10 +92,12 @@ def peer_lost_pattern(patterns: Sequence[str]) -> re.Pattern[str]:
 def read_tail(lines: Sequence[str], peer_lost: re.Pattern[str]) -> Reading:
     """Reads the last lines of a process's output, oldest first. `peer_lost` matches a line that a process prints if it has lost a peer.
 
-    An exception is judged together with those that it is chained to. If any exception is not about a lost peer, it is the cause, and
+    Lines that a program relays from other processes count only if it has printed no others, because they may come late and in any order. An
+    exception is judged together with those that it is chained to. If any exception is not about a lost peer, it is the cause, and
     those about lost peers are its consequences.
     """
-    own_lines = (line for line in (each[:LONGEST_LINE].rstrip() for each in lines) if not _JAVA_FRAME.match(line))
+    printed = [line for line in lines if not _RELAYED.match(line)] or lines
+    own_lines = (line for line in (each[:LONGEST_LINE].rstrip() for each in printed) if not _JAVA_FRAME.match(line))
     output = take_apart([part for line in own_lines for part in _parts(line)])
     root_cause, own = output.root_cause, output.own
     chains = _exceptions(own) or _exceptions(output.recorded)
