@@ -26,15 +26,18 @@ _GROUP = "kueue.x-k8s.io"
 API = f"/apis/{_GROUP}/{VERSION}"
 _VISIBILITY_PORT = 8082  # fixed in Kueue
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
-_ROOT_WITH_CERTIFICATE = """
-mkdir -p /tmp/root/visibility
-cp {folder}/tls.crt {folder}/tls.key /tmp/root/visibility
-for each in $(ls -A /); do
+_ROOT_WITH_CERTIFICATES = """
+for each in visibility etc/kueue/metrics/certs; do
+  mkdir -p /tmp/root/$each
+  cp {folder}/tls.crt {folder}/tls.key /tmp/root/$each
+done
+cp /etc/hosts /etc/resolv.conf /etc/nsswitch.conf /tmp/root/etc
+for each in $(ls -A / | grep -v '^etc$'); do
   if [ -L /$each ]; then cp -P /$each /tmp/root; continue; fi
   if [ -d /$each ]; then mkdir -p /tmp/root/$each && mount --rbind /$each /tmp/root/$each; fi
 done
 """
-"""A root folder with the certificate where newer versions of Kueue read that of their visibility API."""
+"""A root folder with the certificate where Kueue reads those of its visibility API and of its metrics. It cannot be told other places."""
 _OWN_MOUNTS = ["unshare", "--user", "--map-root-user", "--mount"]
 _HOOKS = {
     "MutatingWebhookConfiguration": "mutatingwebhookconfigurations",
@@ -111,10 +114,9 @@ def kueue(folder: Path, kubeconfig: Path, *, shows_positions: bool = False, read
     (folder / "kueue.yaml").write_text(yaml.safe_dump(configuration))
     programs = local_cluster.Programs(local_cluster.Places.default())
     programs.ensure([_PROGRAM])
-    command = [str(programs.path(_PROGRAM)), f"--config={folder / 'kueue.yaml'}", f"--kubeconfig={kubeconfig}"]
     environment = dict(os.environ)
-    if shows_positions:
-        command = [*_in_cluster(folder, kubeconfig, environment), *command]
+    command = [*_in_cluster(folder, kubeconfig, environment), str(programs.path(_PROGRAM)), f"--config={folder / 'kueue.yaml'}"]
+    command.append(f"--kubeconfig={kubeconfig}")
     with local_cluster.running(command, folder / "kueue.log", env=environment) as process:
         for manifest in _webhooks(f"https://127.0.0.1:{webhook}", authority):
             api.create(f"/apis/admissionregistration.k8s.io/v1/{_HOOKS[manifest['kind']]}", manifest)
@@ -147,7 +149,7 @@ def _in_cluster(folder: Path, kubeconfig: Path, environment: dict[str, str]) -> 
     lines.append("mount -t tmpfs none /tmp")
     for number, path in enumerate(kept):
         lines += [f"mkdir -p {quote(str(path))}", f"mount --bind /var/run/kept-{number} {quote(str(path))}"]
-    lines += [_ROOT_WITH_CERTIFICATE.format(folder=quote(str(folder)))]
+    lines += [_ROOT_WITH_CERTIFICATES.format(folder=quote(str(folder)))]
     return [*_OWN_MOUNTS, "sh", "-c", "\n".join([*lines, 'exec chroot /tmp/root "$@"']), "sh"]
 
 
