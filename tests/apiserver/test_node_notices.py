@@ -65,7 +65,7 @@ def test_a_taint_brings_a_replacement_that_avoids_the_node_and_goes_with_the_tai
     assert jobs.status("digits")["attempt"] == 0
 
 
-def test_a_cordon_is_said_and_brings_no_replacement(jobs: Jobs, kubelet: Kubelet, cluster: Cluster, node: str) -> None:
+def test_a_cordon_is_in_the_status_and_brings_no_replacement(jobs: Jobs, kubelet: Kubelet, cluster: Cluster, node: str) -> None:
     running_on(node, jobs, kubelet)
     cluster.admin.patch(f"{NODES}/{node}", {"spec": {"unschedulable": True}})
     wait_until(lambda: jobs.status("digits").get("nodeNotices"), "the cordon is in the status")

@@ -312,7 +312,8 @@ class Strategy:
 
     def pool(self, spec: TrainingJobSpec) -> WorldPlan:
         """The replicas from which worlds are made: those that the spec asks for, and further workers, which may replace some."""
-        further = min(MOST_REPLACEMENTS, spec.roles[self.worker_role].replicas) if self.replaces(spec) else 0
+        role = self.role(spec, self.worker_role) if self.replaces(spec) else None
+        further = min(MOST_REPLACEMENTS, role.replicas) if role else 0
         return self._plan(spec, spares=spec.recovery.spares + further)
 
     def replaces(self, spec: TrainingJobSpec) -> bool:

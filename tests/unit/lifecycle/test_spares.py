@@ -219,16 +219,18 @@ def test_two_lost_workers_take_two_spares() -> None:
     assert members(story) == ["worker-3", "worker-1", "worker-4"]
 
 
-def test_a_world_with_a_spare_is_replaced_when_the_job_has_fewer_spares() -> None:
+@pytest.mark.parametrize(
+    ("notices", "after"), [("Ignore", ["worker-0", "worker-1"]), ("Auto", ["worker-0", "worker-2"])], ids=["Ignore", "Auto"]
+)
+def test_a_world_with_a_spare_stays_if_a_job_with_fewer_spares_may_have_it(notices: str, after: list[str]) -> None:
     story = training()
     story.see(alive("worker-0", step=41), spare("worker-2"), seconds=20)
     assert members(story) == ["worker-0", "worker-2"]
     taken = replace(spare("worker-2"), report=report("worker-2", attempt=1, in_place=True))
     story.see(alive("worker-0", attempt=1, step=42), taken, seconds=22)
-    story.edit(recovery={"spares": 0})
+    story.edit(recovery={"spares": 0, "nodeNotices": notices})
     story.see(alive("worker-0", attempt=1, step=43), taken, seconds=30)
-    assert story.status.attempts[-2].reason is Reason.SCALED
-    assert members(story) == ["worker-0", "worker-1"]
+    assert (members(story), story.status.attempt) == (after, 2 if notices == "Ignore" else 1)
     assert story.status.ready_spares is None
 
 

@@ -219,7 +219,7 @@ def test_the_message_is_the_error_of_the_program_and_not_the_trace_of_java(outpu
     assert "\tat" not in reading.message
 
 
-def test_ranks_of_a_launcher_meet_at_its_address_because_spark_chooses_where_rank_0_runs() -> None:
+def test_ranks_of_a_launcher_meet_at_the_address_that_the_launcher_sets() -> None:
     inherited = {name: value for name, value in variables("executor").items() if name != "MUSTER_WORLD_ADDRESS"}
     launched = {**inherited, "RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.2", "MASTER_PORT": "1234"}
     launched |= {"MUSTER_POD_NAME": "p", "MUSTER_POD_UID": "u"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,7 @@ def run_of(engine: Any, *, done: int | None = 13, attempt: int = 3, checkpoint: 
         last=Step(step=done, loss="0.5") if done is not None else None,
         is_stopping=False,
         total=60,
-        env=SimpleNamespace(attempt=attempt),
+        env=SimpleNamespace(attempt=attempt, state_dir=Path("absent")),
         spec=SimpleNamespace(checkpoint=checkpoint, snapshots=None),
         stop=SimpleNamespace(requested=False),
         task=SimpleNamespace(title="task", identity={}),

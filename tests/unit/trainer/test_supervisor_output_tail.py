@@ -228,7 +228,7 @@ def test_an_impossible_exit_code_in_a_summary_is_ignored(code: str) -> None:
     assert read_tail(lines).root_cause is None
 
 
-def test_lines_that_a_program_relays_from_other_processes_are_read_only_if_there_are_no_others() -> None:
+def test_lines_of_other_processes_count_only_if_the_program_printed_none() -> None:
     relayed = [
         f"(Controller pid=25, ip=10.0.0.3) {HEADER}",
         '(Controller pid=25)   File "loop.py"',
