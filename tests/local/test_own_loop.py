@@ -211,6 +211,15 @@ def test_a_program_that_exits_between_two_saves_is_told_which_step_is_not_saved(
     assert "register: the program ended after step 7, which is not saved; give finish_step the number of all steps (total=)" in output
 
 
+def test_ranks_that_have_imported_different_generators_save_together(local_job: LocalJob, tmp_path: Path) -> None:
+    """A prepared process has imported NumPy, and one that starts cold has not."""
+    (tmp_path / "registered.py").write_text('import os\nif os.environ["RANK"] == "0":\n    import numpy\n' + REGISTERED)
+    local_job.write(job(trainer={"script": "registered.py 20 0.02"}, checkpoint={"everySteps": 5, "gracePeriodSeconds": 10}))
+    code, output = local_job.muster_run("job.yaml")
+    assert code == 0, output
+    assert local_job.status["checkpoint"]["step"] == 20
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a warm parent")
 def test_a_program_that_registers_goes_on_in_a_prepared_process(local_job: LocalJob, tmp_path: Path) -> None:
     (tmp_path / "registered.py").write_text(REGISTERED)
