@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -49,6 +50,7 @@ def enter(monkeypatch: pytest.MonkeyPatch) -> Enter:
         for name, value in own_environment(folder, **changed).items():
             monkeypatch.setenv(name, value)
         session.current.cache_clear()
+        gc.collect()  # what earlier tests have left would count as not registered
         sent: list[dict[str, Any]] = []
         sender = session.current().sender
         monkeypatch.setattr(sender, "send_document", lambda document: sent.append(dict(document)))
