@@ -243,7 +243,7 @@ class Reply:
     snapshot_sources: tuple[SnapshotSource, ...] = wire_field(
         default=(), max_items=MAX_SNAPSHOT_SERVERS, doc="For a spare: the replicas from which it copies snapshots."
     )
-    notice: NodeNotice | None = wire_field(default=None, doc="The newest notice of a node of the job, for which the training saves.")
+    notice: NodeNotice | None = wire_field(default=None, doc="The most urgent notice of a node of the job, for which the training saves.")
     world: Mapping[str, str] | None = wire_field(
         default=None, max_length=MAX_REPLY, doc="The environment to start the processes of `attempt` with."
     )

@@ -9,6 +9,7 @@ from muster.api.problems import Problem
 from muster.api.spec import WORKER, TrainingJobSpec
 from muster.strategies.base import Addresses, ReplicaPlan, RoleRule, Strategy, WorldPlan
 from muster.strategies.libraries import GLOO_PEER_LOST
+from muster.strategies.own_programs import task_problems
 from muster_contract.strategy import Framework, RoleRuntime, StrategyRuntime
 
 PORT_NAME, PORT_NUMBER = "horovod", 29450
@@ -65,10 +66,7 @@ def data_parallel(spec: TrainingJobSpec) -> int:
 def problems(strategy: Strategy, spec: TrainingJobSpec) -> Iterator[Problem]:
     """A job that does not name a program of its own, or that starts the ranks by itself."""
     trainer = spec.trainer
-    for field in ("task", "module"):
-        if getattr(trainer, field) is not None:
-            message = "Horovod trains no tasks; write script or command, with a program that calls hvd.init(), or use DDP"
-            yield Problem(f"spec.trainer.{field}", message)
+    yield from task_problems(spec, "Horovod trains no tasks; write script or command, with a program that calls hvd.init(), or use DDP")
     for field, words in (("command", trainer.command or ()), ("script", (trainer.script or "",)), ("args", trainer.args or ())):
         if match := next(filter(None, map(_LAUNCHER.search, words)), None):
             message = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 
 from muster.api.problems import Problem
@@ -11,6 +10,7 @@ from muster.api.spec import WORKER, Role, TrainingJobSpec
 from muster.strategies import accelerators
 from muster.strategies.base import Addresses, ExtraObject, ReplicaPlan, RoleRule, Strategy, WorldPlan, processes_of
 from muster.strategies.libraries import GLOO_PEER_LOST, NCCL_PEER_LOST
+from muster.strategies.own_programs import secret_of, task_problems
 from muster_contract.strategy import Framework, RoleRuntime, StrategyRuntime
 from muster_mpi.names import HOSTS, KEY, LAUNCHER, OBJECT, PORT, Host, written
 
@@ -42,7 +42,7 @@ def environment(spec: TrainingJobSpec, plan: WorldPlan, replica: ReplicaPlan, ad
 
 def objects(spec: TrainingJobSpec, plan: WorldPlan, addresses: Addresses) -> Sequence[ExtraObject]:
     """The key with which the launcher shows the workers that it belongs to the job."""
-    return [ExtraObject(OBJECT, lambda: {KEY: secrets.token_hex(32)}, kind="Secret")]
+    return [secret_of(OBJECT, KEY)]
 
 
 def data_parallel(spec: TrainingJobSpec) -> int:
@@ -58,11 +58,7 @@ def is_worker_too(role: Role) -> bool:
 def problems(strategy: Strategy, spec: TrainingJobSpec) -> Iterator[Problem]:
     """A job that does not name a program of its own, starts mpirun by itself, or has more slots than GPUs."""
     trainer = spec.trainer
-    for field in ("task", "module"):
-        if getattr(trainer, field) is not None:
-            yield Problem(
-                f"spec.trainer.{field}", "mpirun starts programs of your own, and trains no tasks; write script or command, or use DDP"
-            )
+    yield from task_problems(spec, "mpirun starts programs of your own, and trains no tasks; write script or command, or use DDP")
     words = [*(trainer.command or ()), *([trainer.script] if trainer.script else ()), *(trainer.args or ())]
     for word in words:
         if match := _MPIRUN.search(word):

@@ -10,7 +10,6 @@ import os
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -27,9 +26,10 @@ from muster_contract.events import Activity
 from muster_contract.trainer_spec import TrainerSpec
 from muster_ray.layout import ADDRESS, FLAGS, HEAD, JOIN_SECONDS, JOIN_SECONDS_SETTING, NODES, SETTINGS, TOKEN, TOKEN_ENTRY, WORKER_PORTS
 from muster_trainer.host.events import Events
+from muster_trainer.host.sockets import is_loopback
 from muster_trainer.host.stopping import StopRequest
 from muster_trainer.host.user_program import program_words, run_program
-from muster_trainer.host.waiting import until
+from muster_trainer.host.waiting import listens, seconds_in, until
 
 LOOK_SECONDS = 0.1
 CONNECT_SECONDS = 1.0
@@ -61,7 +61,7 @@ class Place:
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal():
             raise BadConfiguration(f"{ADDRESS}: {address!r} is no address; Muster sets it, so remove it from your own variables")
-        if not _is_loopback(host):
+        if not is_loopback(host):
             return cls(replica.role, replica.index, address, None, local=False)
         # Ray replaces 127.0.0.1 by an address of the network, and keeps the other addresses of the loopback interface.
         first = ip_address("127.0.0.2")
@@ -170,10 +170,11 @@ def worker(spec: TrainerSpec, events: Events, stop: StopRequest) -> int:
     stop.training = True
     replica, environ = _prepared()
     place = Place.of(replica, environ[ADDRESS])
-    if not until(lambda: _answers(place.gcs), stop, seconds=_join_seconds(spec)):
+    seconds = seconds_in(spec, JOIN_SECONDS_SETTING, JOIN_SECONDS)
+    if not until(lambda: listens(place.gcs), stop, seconds=seconds):
         if stop.requested:
             return ExitCode.PREEMPTED
-        raise PeerLost(f"the head of the Ray cluster did not answer at {place.gcs} for {_join_seconds(spec):g} s; {_INSTEAD}")
+        raise PeerLost(f"the head of the Ray cluster did not answer at {place.gcs} for {seconds:g} s; {_INSTEAD}")
     node = Node(place, replica, environ)
     events.phase(Activity.TRAINING)
     try:
@@ -205,11 +206,11 @@ def _prepared() -> tuple[ReplicaEnvironment, dict[str, str]]:
 
 def _joined(place: Place, node: Node, spec: TrainerSpec, stop: StopRequest, *, expected: int) -> Cluster | None:
     """Waits until all nodes have joined. None after a request to stop. Raises PeerLost after the deadline."""
-    deadline = time.monotonic() + _join_seconds(spec)
+    deadline = time.monotonic() + seconds_in(spec, JOIN_SECONDS_SETTING, JOIN_SECONDS)
     cluster, count = None, 0
     while time.monotonic() < deadline and not stop.requested:
         node.check()
-        if cluster is None and _answers(place.gcs):
+        if cluster is None and listens(place.gcs):
             cluster = Cluster(place.gcs)
         with suppress(Exception):  # errors of Ray have no common type, and the service may not answer yet
             count = cluster.nodes() if cluster is not None else 0
@@ -218,7 +219,7 @@ def _joined(place: Place, node: Node, spec: TrainerSpec, stop: StopRequest, *, e
         time.sleep(LOOK_SECONDS)
     if stop.requested:
         return None
-    raise PeerLost(f"{count} of {expected} Ray nodes joined in {_join_seconds(spec):g} s; {_INSTEAD}")
+    raise PeerLost(f"{count} of {expected} Ray nodes joined in {seconds_in(spec, JOIN_SECONDS_SETTING, JOIN_SECONDS):g} s; {_INSTEAD}")
 
 
 def _completed(cluster: Cluster) -> ExitCode:
@@ -232,24 +233,3 @@ def _completed(cluster: Cluster) -> ExitCode:
             f"{ADDRESS} has it, and without num_cpus"
         )
     return ExitCode.COMPLETED
-
-
-def _answers(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
-    except OSError:
-        return False
-    return True
-
-
-def _join_seconds(spec: TrainerSpec) -> float:
-    seconds = spec.config.get(JOIN_SECONDS_SETTING, JOIN_SECONDS)
-    return float(seconds) if isinstance(seconds, int | float) else JOIN_SECONDS
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False

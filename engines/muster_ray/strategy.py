@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-import secrets
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -18,6 +17,7 @@ from muster.api.spec import WORKER, Role, RoleName, TrainingJobSpec
 from muster.strategies import accelerators
 from muster.strategies.base import Addresses, ExtraObject, ReplicaPlan, RoleRule, Strategy, WorldPlan, processes_of, worker_of
 from muster.strategies.libraries import GLOO_PEER_LOST, NCCL_PEER_LOST
+from muster.strategies.own_programs import seconds_problems, secret_of, task_problems, text_of
 from muster_contract.strategy import Framework, RoleRuntime, StrategyRuntime
 from muster_ray.layout import (
     ADDRESS,
@@ -86,16 +86,11 @@ def _settings(spec: TrainingJobSpec, name: RoleName) -> dict[str, str]:
     settings = spec.trainer.config.get(SETTINGS)
     given = settings.get(name) if isinstance(settings, Mapping) else None
     default = {"include-dashboard": "false"} if name == HEAD else {}
-    return {**default, **{flag: _text(value) for flag, value in given.items()}} if isinstance(given, Mapping) else default
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return {**default, **{flag: text_of(value) for flag, value in given.items()}} if isinstance(given, Mapping) else default
 
 
 def objects(spec: TrainingJobSpec, plan: WorldPlan, addresses: Addresses) -> Sequence[ExtraObject]:
-    """The token of the cluster. Without it, anybody who reaches a port could run programs in the pods."""
-    return [ExtraObject(TOKEN, lambda: {TOKEN_ENTRY: secrets.token_hex(32)}, kind="Secret")]
+    return [secret_of(TOKEN, TOKEN_ENTRY)]
 
 
 def data_parallel(spec: TrainingJobSpec) -> int:
@@ -106,18 +101,15 @@ def data_parallel(spec: TrainingJobSpec) -> int:
 def problems(strategy: Strategy, spec: TrainingJobSpec) -> Iterator[Problem]:
     """What a job of this strategy may not say."""
     trainer = spec.trainer
-    for name in ("task", "module"):
-        if getattr(trainer, name) is not None:
-            message = "Ray runs a program of your own on the head; write script or command, with the program that calls ray.init()"
-            yield Problem(f"spec.trainer.{name}", message)
+    yield from task_problems(
+        spec, "Ray runs a program of your own on the head; write script or command, with the program that calls ray.init()"
+    )
     if _STARTS_RAY.search(" ".join(trainer.command or ())) or _STARTS_RAY.search(trainer.script or ""):
         field = "command" if trainer.command else "script"
         yield Problem(
             f"spec.trainer.{field}", "Muster starts Ray on all replicas; write the program itself, without `ray start` and `ray job submit`"
         )
-    join = trainer.config.get(JOIN_SECONDS_SETTING)
-    if join is not None and not (isinstance(join, int | float) and not isinstance(join, bool) and 1 <= join <= 86400):
-        yield Problem(f"spec.trainer.config.{JOIN_SECONDS_SETTING}", "write a number of seconds from 1 to 86400")
+    yield from seconds_problems(spec, JOIN_SECONDS_SETTING)
     yield from _settings_problems(trainer.config.get(SETTINGS), f"spec.trainer.config.{SETTINGS}")
 
 

@@ -20,7 +20,6 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +42,10 @@ from muster_spark.layout import (
 )
 from muster_trainer.host.events import Events
 from muster_trainer.host.parent import die_with
+from muster_trainer.host.sockets import is_loopback
 from muster_trainer.host.stopping import StopRequest
 from muster_trainer.host.user_program import ECHO_SECONDS, program_words, run_program, script_words
-from muster_trainer.host.waiting import BETWEEN_SECONDS, listens, until
+from muster_trainer.host.waiting import BETWEEN_SECONDS, listens, seconds_in, until
 
 LOOK_SECONDS = 0.1
 ASK_SECONDS = 5.0
@@ -97,7 +97,7 @@ def executor(spec: TrainerSpec, events: Events, stop: StopRequest) -> int:
     """Runs a worker until it or its executor ends, or Muster ends it. Passes on what the executor prints."""
     stop.training = True
     node = Node(spec)
-    seconds = _join_seconds(spec)
+    seconds = seconds_in(spec, JOIN_SECONDS_SETTING, JOIN_SECONDS)
     try:
         if not until(lambda: listens(node.master), stop, seconds=seconds):
             if stop.requested:
@@ -141,7 +141,7 @@ class Node:
         host, _, port = self.master.rpartition(":")
         if not host or not port.isdecimal():
             raise BadConfiguration(f"{MASTER}: {self.master!r} is no address; Muster sets it, so remove it from your own variables")
-        self._local = _is_loopback(host)
+        self._local = is_loopback(host)
         self._host = LOOPBACK if self._local else socket.gethostbyname(socket.gethostname())
         self._flags = shlex.split(os.environ.get(FLAGS, ""))
         replica = self._replica
@@ -309,7 +309,7 @@ def _check_master(spec: TrainerSpec, environ: Mapping[str, str]) -> None:
 
 def _joined(node: Node, spec: TrainerSpec, stop: StopRequest) -> bool:
     """Waits until all executors have joined. False after a request to stop. Raises PeerLost after the deadline."""
-    expected, seconds, count = int(node.environ.get(EXECUTORS, "1")), _join_seconds(spec), 0
+    expected, seconds, count = int(node.environ.get(EXECUTORS, "1")), seconds_in(spec, JOIN_SECONDS_SETTING, JOIN_SECONDS), 0
     deadline = time.monotonic() + seconds
     while not stop.requested:
         node.check()
@@ -344,15 +344,3 @@ def _apart(word: str) -> Sequence[str]:
     """A flag and its value as two words, as Spark's daemons read them."""
     flag, equals, value = word.partition("=")
     return (flag, value) if equals and flag.startswith("--") else (word,)
-
-
-def _join_seconds(spec: TrainerSpec) -> float:
-    seconds = spec.config.get(JOIN_SECONDS_SETTING, JOIN_SECONDS)
-    return float(seconds) if isinstance(seconds, int | float) else JOIN_SECONDS
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import secrets
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -20,6 +19,7 @@ from muster.api.spec import Role, TrainingJobSpec
 from muster.strategies import accelerators
 from muster.strategies.base import Addresses, ExtraObject, ReplicaPlan, RoleRule, Strategy, WorldPlan, processes_of
 from muster.strategies.libraries import GLOO_PEER_LOST, NCCL_PEER_LOST
+from muster.strategies.own_programs import seconds_problems, secret_of, task_problems, text_of
 from muster_contract.strategy import Framework, RoleRuntime, StrategyRuntime
 from muster_spark.layout import (
     CONF,
@@ -127,7 +127,7 @@ def properties(spec: TrainingJobSpec, executors: int) -> dict[str, str]:
         "spark.stage.maxConsecutiveAttempts": "1",
         "spark.ui.showConsoleProgress": "false",
         **on_gpus,
-        **({name: _text(value) for name, value in given.items()} if isinstance(given, Mapping) else {}),
+        **({name: text_of(value) for name, value in given.items()} if isinstance(given, Mapping) else {}),
     }
 
 
@@ -137,13 +137,8 @@ def _heap(role: Role) -> str:
     return "1024m" if limit is None else f"{max(SMALLEST_MIB, math.floor((int(limit) / MIB - BESIDE_MIB) / OVERHEAD))}m"
 
 
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def objects(spec: TrainingJobSpec, plan: WorldPlan, addresses: Addresses) -> Sequence[ExtraObject]:
-    """The secret of the cluster. Without it, anybody who reaches a port could run programs in the pods."""
-    return [ExtraObject(OBJECT, lambda: {SECRET: secrets.token_hex(32)}, kind="Secret")]
+    return [secret_of(OBJECT, SECRET)]
 
 
 def data_parallel(spec: TrainingJobSpec) -> int:
@@ -154,10 +149,7 @@ def data_parallel(spec: TrainingJobSpec) -> int:
 def problems(strategy: Strategy, spec: TrainingJobSpec) -> Iterator[Problem]:
     """What a job of this strategy may not say."""
     trainer = spec.trainer
-    for name in ("task", "module"):
-        if getattr(trainer, name) is not None:
-            message = "Spark runs a program of your own; write script or command, with the program that makes a SparkSession"
-            yield Problem(f"spec.trainer.{name}", message)
+    yield from task_problems(spec, "Spark runs a program of your own; write script or command, with the program that makes a SparkSession")
     field = "command" if trainer.command else "script"
     line = " ".join([*(trainer.command or ()), trainer.script or "", *(trainer.args or ())])
     if _SUBMIT.search(line):
@@ -168,9 +160,7 @@ def problems(strategy: Strategy, spec: TrainingJobSpec) -> Iterator[Problem]:
         yield Problem(f"spec.trainer.{field}", message)
     elif _MASTER_FLAG.search(line) and "pyspark" in line:
         yield Problem(f"spec.trainer.{field}", "the job has a Spark master of its own; leave out --master")
-    join = trainer.config.get(JOIN_SECONDS_SETTING)
-    if join is not None and not (isinstance(join, int | float) and not isinstance(join, bool) and 1 <= join <= 86400):
-        yield Problem(f"spec.trainer.config.{JOIN_SECONDS_SETTING}", "write a number of seconds from 1 to 86400")
+    yield from seconds_problems(spec, JOIN_SECONDS_SETTING)
     yield from _settings_problems(trainer.config.get(SETTINGS), f"spec.trainer.config.{SETTINGS}")
     processes, cpus = executor_of(spec).processes_per_replica or 1, cores(executor_of(spec))
     if processes > cpus:

@@ -15,7 +15,7 @@ from muster.api.status import ConditionType, Meaning, Phase, Reason, TrainingJob
 from muster.api.unchecked import items, mapping, mappings
 from muster.lifecycle.facts.acknowledging import grace_seconds
 from muster.lifecycle.facts.membership import attempt_of
-from muster.lifecycle.facts.notices import newest as newest_notice
+from muster.lifecycle.facts.notices import most_urgent
 from muster.lifecycle.state import has_failed_without_successor, newest_ended
 from muster.lifecycle.transition.fence import member_to_start
 from muster.render.manifests import render_world, world_plan
@@ -51,8 +51,8 @@ def reply_to(job: TrainingJob, uid: str, report: Report, addresses: Addresses, *
 
 
 def _notice_in(status: TrainingJobStatus) -> NodeNotice | None:
-    """The newest notice of a node, while one concerns a node of the world."""
-    notice, stays = newest_notice(status), status.condition(ConditionType.NODES_STAY)
+    """The most urgent notice of a node, while one concerns a node of the world."""
+    notice, stays = most_urgent(status.node_notices), status.condition(ConditionType.NODES_STAY)
     if notice is None or stays is None or stays.status == "True":
         return None
     goes, time = notice.meaning is Meaning.GOES, notice.goes_time

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 import time
+from ipaddress import ip_address
 
 
 def listening(port: int, *, loopback: bool = False, backlog: int | None = None) -> socket.socket:
@@ -19,6 +20,14 @@ def listening(port: int, *, loopback: bool = False, backlog: int | None = None) 
             if error.errno == errno.EADDRINUSE:
                 raise  # otherwise the node may have no IPv6
     return socket.create_server(("", port), backlog=backlog)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine. A name other than `localhost` is not looked up."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def exactly(connection: socket.socket, size: int, *, seconds: float | None = None) -> bytes:

@@ -10,6 +10,7 @@ from concurrent.futures import Future, wait
 from typing import TypeVar
 
 from muster_contract.errors import PeerLost
+from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer.host.stopping import StopRequest
 
 Answer = TypeVar("Answer")
@@ -61,6 +62,12 @@ def until(is_so: Callable[[], bool], stop: StopRequest, *, seconds: float) -> bo
             return False
         time.sleep(BETWEEN_SECONDS)
     return True
+
+
+def seconds_in(spec: TrainerSpec, name: str, default: float) -> float:
+    """The seconds of a setting in `trainer.config`."""
+    seconds = spec.config.get(name, default)
+    return float(seconds) if isinstance(seconds, int | float) else default
 
 
 def listens(address: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 
@@ -27,9 +28,9 @@ def with_notices(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
     return replace(status, node_notices=tuple(kept[:MAX_NODE_NOTICES]))
 
 
-def newest(status: TrainingJobStatus) -> NodeNotice | None:
+def most_urgent(notices: Iterable[NodeNotice]) -> NodeNotice | None:
     """The notice that came last, of those whose node goes if there is one."""
-    return max(status.node_notices, key=lambda each: (each.meaning is Meaning.GOES, each.since), default=None)
+    return max(notices, key=lambda each: (each.meaning is Meaning.GOES, each.since), default=None)
 
 
 def going(status: TrainingJobStatus, facts: Facts) -> frozenset[str]:

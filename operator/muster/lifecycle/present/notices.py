@@ -29,8 +29,7 @@ def reason_of(status: TrainingJobStatus, facts: Facts) -> Reason:
 
 
 def _most_urgent(status: TrainingJobStatus, facts: Facts) -> NodeNotice | None:
-    here = [each for each in status.node_notices if _labels_on(each.node, status, facts)]
-    return max(here, key=lambda each: (each.meaning is Meaning.GOES, each.since), default=None)
+    return notices.most_urgent(each for each in status.node_notices if _labels_on(each.node, status, facts))
 
 
 def _labels_on(node: str, status: TrainingJobStatus, facts: Facts) -> list[str]:
