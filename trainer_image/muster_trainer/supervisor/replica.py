@@ -360,7 +360,7 @@ class Replica:
         except OSError as error:
             say(f"{self._replica.state_dir} cannot be written ({error.strerror}); the processes do not learn that a node goes")
         if notice is not None:
-            say(f"node {notice.node} {'goes' if notice.goes else 'takes no new pods'} ({notice.signal}); the training saves")
+            say(f"node {notice.node} {'goes' if notice.goes else 'takes no new pods'} ({notice.signal})")
 
     @property
     def _rescue_seconds(self) -> float:

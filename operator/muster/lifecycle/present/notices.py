@@ -38,15 +38,16 @@ def _labels_on(node: str, status: TrainingJobStatus, facts: Facts) -> list[str]:
 
 
 def _plan(status: TrainingJobStatus, facts: Facts) -> str:
-    """What the job does about nodes that go."""
+    """What the job does about nodes that go. Whether a program of the user saves is its own matter."""
+    saves = "saves, and " if facts.runs_bundled_loop and facts.spec.checkpoint.storage is not None else ""
     if facts.spec.recovery.node_notices is NodeNotices.SAVE:
-        return "the job saves and stays (recovery.nodeNotices: Save)"
+        return f"the job {saves}stays (recovery.nodeNotices: Save)"
     if facts.spec.elastic is not None:
         enough = len(notices.staying(status, facts)) >= facts.spec.elastic.min_replicas
         return "the others go on without it" if enough else "too few workers would remain, so the job stays until then"
     coming = [view for view in facts.standing_by if view.node not in notices.going(status, facts)]
     if coming and all(view.unschedulable for view in coming):
-        return "no node is free for a replacement yet, so the job saves and trains on"
+        return f"no node is free for a replacement yet, so the job {saves}trains on"
     if notices.wanted(status, facts):
-        return "the job saves, and moves once a replacement is ready"
-    return "the job saves, and stays until then, because its workers cannot be replaced while it trains"
+        return f"the job {saves}moves once a replacement is ready"
+    return f"the job {saves}stays until then, because its workers cannot be replaced while it trains"
