@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from tests.support.local_jobs import LocalJob, finish, job
+from tests.support.parity import program_of
 from tests.support.waiting import wait_until
 
 pytest.importorskip("ray")
@@ -48,51 +49,16 @@ while done < {STEPS}:
             (folder / "value.json").write_text(json.dumps(value))
 '''
 
-PARITY = """
-# The same training in two processes: those that Muster starts (DDP), or the workers of Ray Train. Both use muster_training.
-import os, torch
-import torch.distributed as dist
-import muster_training as muster
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-
-STEPS = 30
-
-def train(config=None):
-    if not dist.is_initialized():
-        dist.init_process_group("gloo")
-    place = muster.environment()
-    assert (place.rank, place.world) == (dist.get_rank(), dist.get_world_size()) == (int(os.environ["RANK"]), 2)
-    torch.manual_seed(0)
-    model = DistributedDataParallel(nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)))
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    done = 0
-    if found := muster.latest():
-        state = torch.load(found / "state.pt", weights_only=True)
-        model.module.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-        done = found.step
-    for step in range(done + 1, STEPS + 1):
-        noise = torch.randn(8, 16, generator=torch.Generator().manual_seed(step))[place.rank::2]
-        optimizer.zero_grad()
-        loss = model(noise).square().mean()
-        loss.backward()
-        optimizer.step()
-        muster.report(step=step, total=STEPS, loss=loss.item())
-        if step % 10 == 0:
-            with muster.checkpoint(step) as folder:
-                if place.rank == 0:
-                    torch.save({"model": model.module.state_dict(), "optimizer": optimizer.state_dict()}, folder / "state.pt")
-
-if "RAY_ADDRESS" in os.environ:
-    import ray
-    from ray.train import RunConfig, ScalingConfig
-    from ray.train.torch import TorchTrainer
-    ray.init()
-    TorchTrainer(train, scaling_config=ScalingConfig(num_workers=2), run_config=RunConfig(storage_path=os.getcwd())).fit()
-else:
-    train()
-"""
+PARITY = program_of(
+    "RAY_ADDRESS",
+    """
+import ray
+from ray.train import RunConfig, ScalingConfig
+from ray.train.torch import TorchTrainer
+ray.init()
+TorchTrainer(train, scaling_config=ScalingConfig(num_workers=2), run_config=RunConfig(storage_path=os.getcwd())).fit()
+""",
+)
 
 BAD = """
 import ray, ray.train

@@ -16,6 +16,7 @@ import pytest
 
 from muster_spark.layout import MASTER
 from tests.support.local_jobs import LocalJob, finish, job
+from tests.support.parity import HOLD, program_of
 from tests.support.spark import pyspark_folder
 from tests.support.waiting import wait_until
 
@@ -52,56 +53,15 @@ while done < {STEPS}:
             (folder / "value.json").write_text(json.dumps(value))
 '''
 
-PARITY = f"""
-# The same training in two processes: those that Muster starts (DDP), or those of TorchDistributor. Both use muster_training.
-import os, time
-from pathlib import Path
-
-STEPS = 30
-
-def train():
-    import torch
-    import torch.distributed as dist
-    from torch import nn
-    from torch.nn.parallel import DistributedDataParallel
-    import muster_training as muster
-
-    dist.init_process_group("gloo")
-    place = muster.environment()
-    assert (place.rank, place.world) == (dist.get_rank(), dist.get_world_size()) == (int(os.environ["RANK"]), 2)
-    torch.manual_seed(0)
-    model = DistributedDataParallel(nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)))
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    done = 0
-    if found := muster.latest():
-        state = torch.load(found / "state.pt", weights_only=True)
-        model.module.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-        done = found.step
-    for step in range(done + 1, STEPS + 1):
-        while step == STEPS // 2 and not Path(FOLDER, "killed").exists():
-            time.sleep(0.1)
-        noise = torch.randn(8, 16, generator=torch.Generator().manual_seed(step))[place.rank::2]
-        optimizer.zero_grad()
-        loss = model(noise).square().mean()
-        loss.backward()
-        optimizer.step()
-        muster.report(step=step, total=STEPS, loss=loss.item())
-        if step % 10 == 0:
-            with muster.checkpoint(step) as folder:
-                if place.rank == 0:
-                    torch.save({{"model": model.module.state_dict(), "optimizer": optimizer.state_dict()}}, folder / "state.pt")
-    dist.destroy_process_group()
-
-FOLDER = os.getcwd()
-if "{MASTER}" in os.environ:
-    from pyspark.ml.torch.distributor import TorchDistributor
-    from pyspark.sql import SparkSession
-    SparkSession.builder.getOrCreate()
-    TorchDistributor(num_processes=2, local_mode=False, use_gpu=False).run(train)
-else:
-    train()
-"""
+PARITY = program_of(
+    MASTER,
+    """
+from pyspark.ml.torch.distributor import TorchDistributor
+from pyspark.sql import SparkSession
+SparkSession.builder.getOrCreate()
+TorchDistributor(num_processes=2, local_mode=False, use_gpu=False).run(train)
+""",
+)
 
 
 @pytest.fixture(scope="module")
@@ -168,12 +128,14 @@ def test_torch_distributor_has_the_losses_of_ddp_to_the_bit_also_after_the_loss_
     tmp_path: Path, spark: dict[str, str]
 ) -> None:
     (tmp_path / "parity.py").write_text(PARITY)
+    hold = tmp_path / HOLD
+    hold.touch()
     on_spark, with_ddp = LocalJob(tmp_path, "spark"), LocalJob(tmp_path, "ddp")
     with on_spark.running(on_spark.write(spark_job("parity.py")), "--run-dir", "runs/spark", env=spark):
         on_spark.wait_for(lambda: on_spark.committed == 10, "the first commit", LONG)
         os.kill(named(on_spark, "executor-0", "CoarseGrainedExecutorBackend"), signal.SIGKILL)
         on_spark.wait_for(lambda: len(on_spark.attempts) > 1, "the next attempt", LONG)
-        (tmp_path / "killed").touch()
+        hold.unlink()
         assert on_spark.wait_for_end(LONG) == "Succeeded", on_spark.story()
     with with_ddp.running(with_ddp.write(job(trainer={"script": "parity.py"})), "--run-dir", "runs/ddp"):
         assert with_ddp.wait_for_end(LONG) == "Succeeded", with_ddp.story()
