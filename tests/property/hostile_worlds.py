@@ -85,9 +85,9 @@ def misfits(value: Any, schema: Schema, path: str = "status") -> Iterator[str]:
         return
     if "enum" in schema and value not in schema["enum"]:
         yield f"{path} is {value!r:.60}"
-    if isinstance(value, int | float) and not schema.get("minimum", -LARGEST) <= value <= schema.get("maximum", 1.8e308):
+    if isinstance(value, int | float) and not schema.get("minimum", -1.8e308) <= value <= schema.get("maximum", 1.8e308):
         yield f"{path} is {value}"
-    if isinstance(value, int) and value > LARGEST:
+    if isinstance(value, int) and not -LARGEST - 1 <= value <= LARGEST:
         yield f"{path} is {value}"
     if isinstance(value, str | list) and len(value) > schema.get("maxLength" if isinstance(value, str) else "maxItems", len(value)):
         yield f"{path} has {len(value)} characters or items"

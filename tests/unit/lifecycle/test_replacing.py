@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from muster.api.status import FailureClass, Reason
-from muster.lifecycle.actions import DeleteReplica
+from muster.lifecycle.actions import DeleteReplica, LookLive
 from muster.lifecycle.decide import decide
 from muster.lifecycle.observed import Observed, ReplicaView
 from muster.lifecycle.policy import DEFAULT_POLICY
@@ -196,6 +196,16 @@ def test_the_replacement_has_a_new_name_and_waits_for_no_old_pod() -> None:
     assert addresses.host("worker", 1) == "worker-1-1.digits.default.svc"
     assert addresses.host("worker", 0) == "worker-0.digits.default.svc"
     assert story.status.attempts[0].reason is Reason.NODE_LOST
+
+
+def test_a_stale_look_orphans_no_pod_because_it_may_have_ended() -> None:
+    story = training_story()
+    story.see(stepping("worker-0", reported=100), stepping("worker-1", reported=100), seconds=100)
+    stale = story.see(stepping("worker-0", reported=108, idle=8), stepping("worker-1", reported=100), seconds=108, live=False)
+    assert (story.status.attempt, story.status.orphaned) == (1, ())
+    assert LookLive() in stale.actions
+    story.see(stepping("worker-0", reported=108, idle=8), replica("worker-1", uid="worker-1/0", phase="Failed"), seconds=108)
+    assert story.status.orphaned == ()
 
 
 def test_all_ranks_get_the_new_name_of_rank_0() -> None:

@@ -24,13 +24,13 @@ _SUFFIXES = 1000
 
 def with_orphaned(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
     """The status with the pods of older attempts that do not answer now, and without those that are gone. A ready spare, or a new pod,
-    takes the place of each. A ready spare also takes the place of a pod that has ended before it could acknowledge the attempt."""
+    takes the place of each. A ready spare also takes the place of a pod that has ended before it could acknowledge the attempt. Only a live
+    observation proves that a pod does not answer: in a stale one, a pod that has ended may still run."""
     status = _without_deleted(status, facts)
     if not is_open(status) or status.world is None:
         return status
     facts = facts.in_world_of(status)
-    left = [view for view in facts.older_than(status.attempt) if _does_not_answer(view, facts)] if facts.replaces_at_once else []
-    left = left[: MAX_ORPHANED - len(status.orphaned)]
+    left = _left_behind(status, facts) if facts.live else []
     uids = {view.replica: view.uid for view in left}
     status = spares.with_successors(status, facts, lambda member: _is_in_place_of(member, uids), excluded=set(uids.values()))
     if not left or status.world is None:
@@ -47,10 +47,10 @@ def suffix_of(replica: Replica, status: TrainingJobStatus, *, attempt: int) -> i
 
 
 def actions(status: TrainingJobStatus, facts: Facts) -> tuple[Action, ...]:
-    """Deletes the orphaned pods, and looks whether they are gone."""
+    """Deletes the orphaned pods. Looks live whether they are gone, and whether other pods have to be listed with them."""
     deletions = tuple(action for view in facts.orphaned for action in deletion(view))
-    any_absent = len(facts.orphaned) < len(status.orphaned) and not facts.live
-    return (*deletions, LookLive()) if any_absent else deletions
+    is_list_stale = len(facts.orphaned) < len(status.orphaned) or _left_behind(status, facts)
+    return (*deletions, LookLive()) if is_list_stale and not facts.live else deletions
 
 
 def is_misplaced(status: TrainingJobStatus, facts: Facts) -> bool:
@@ -64,6 +64,14 @@ def wake_times(status: TrainingJobStatus, facts: Facts) -> list[datetime | None]
     leaving = facts.older_than(status.attempt) if is_open(status) else facts.replicas
     times = [time(view, facts) for view in leaving for time in (silent_after_the_end_at, silent_at)]
     return [*times, _misplaced_at(status, facts)]
+
+
+def _left_behind(status: TrainingJobStatus, facts: Facts) -> list[ReplicaView]:
+    """The pods of older attempts that do not answer, as many as the list still takes."""
+    if not facts.replaces_at_once or not is_open(status) or status.world is None:
+        return []
+    views = [view for view in facts.older_than(status.attempt) if _does_not_answer(view, facts)]
+    return views[: MAX_ORPHANED - len(status.orphaned)]
 
 
 def _without_deleted(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
