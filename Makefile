@@ -100,6 +100,9 @@ bench: $(READY) ## operator, channel, recovery, checkpoints, snapshots in memory
 bench-scale: $(READY) ## many jobs, a large job that loses half of its replicas, operators that are killed: OPTIONS="--replicas 4096 --jobs 1000"
 	$(BIN)/python -m bench.scale $(OPTIONS)
 
+bench-spot: $(READY) ## spot interruptions on one hundred simulated nodes, with and without notices: OPTIONS="--seed 1 --seconds 600"
+	$(BIN)/python -m bench.spot $(OPTIONS)
+
 bench-gpu: $(READY) ## training and recovery on a machine with an NVIDIA GPU, which all processes share
 	$(BIN)/python -m bench.gpu $(OPTIONS)
 
@@ -165,4 +168,4 @@ include local_cluster/cluster.mk
 clean: ## remove .venv, caches and runs
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache runs build dist
 
-.PHONY: help setup demo recording test check lint unit property local thorough chaos chaos-walk checkpoints-across gang-test coscheduling-test gang-trials kueue-test ui-test fuzz mutants some-mutants control-plane control-plane-oldest bench bench-gpu bench-scale locks sbom audit release release-images release-test crd reference docs docs-serve format clean
+.PHONY: help setup demo recording test check lint unit property local thorough chaos chaos-walk checkpoints-across gang-test coscheduling-test gang-trials kueue-test ui-test fuzz mutants some-mutants control-plane control-plane-oldest bench bench-gpu bench-scale bench-spot locks sbom audit release release-images release-test crd reference docs docs-serve format clean

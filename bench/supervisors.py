@@ -12,7 +12,7 @@ import ssl
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -68,7 +68,12 @@ class Line:
         if self._streams is None:
             self._streams = await asyncio.open_connection("127.0.0.1", self._port, ssl=self._trusted)
         reader, writer = self._streams
-        fields = (f"Authorization: Bearer {bearer}", f"Content-Length: {len(body)}", "Content-Type: application/json", "Host: coordinator")
+        fields: tuple[str, ...] = (
+            f"Authorization: Bearer {bearer}",
+            f"Content-Length: {len(body)}",
+            "Content-Type: application/json",
+            "Host: coordinator",
+        )
         fields += (f"Prefer: wait={LONGEST_DELAY}",) if may_hold else ()
         writer.write("\r\n".join(("POST /v1/report HTTP/1.1", *fields, "", "")).encode() + body)
         head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
@@ -99,7 +104,8 @@ class World:
 
     def add(self, uid: str, supervisor: Supervisor) -> None:
         self.members[uid] = supervisor
-        self.starts(supervisor.attempt)
+        if not supervisor.waiting:
+            self.starts(supervisor.attempt)
 
     def remove(self, uid: str) -> None:
         supervisor = self.members.pop(uid)
@@ -179,7 +185,8 @@ class Supervisor:
             async with asyncio.timeout(begun + GATHERED * interval - time.monotonic()):
                 await self.ended.wait()
 
-    def body(self) -> bytes:
+    def report(self) -> Report:
+        """The next report."""
         self._sequence += 1
         state = replace(
             decode(Report, report(self.pod, sequence=self._sequence)),
@@ -200,14 +207,24 @@ class Supervisor:
                 resumed=Resumed(step=0),
                 progress=decode(Progress, progress(step)) if state.index == 0 else None,
             )
-        return json.dumps(encode(state)).encode()
+        return state
 
 
 class Crew:
     """The supervisors of all pods of a namespace that run, in a thread of their own."""
 
-    def __init__(self, api: Api, namespace: str, operator: OperatorProcess, sizes: dict[str, int]) -> None:
-        self.worlds = {job: World(size) for job, size in sizes.items()}
+    def __init__(
+        self,
+        api: Api,
+        namespace: str,
+        operator: OperatorProcess,
+        sizes: Mapping[str, int],
+        *,
+        world: Callable[[int], World] = World,
+        supervisor: Callable[[Object, World], Supervisor] = Supervisor,
+    ) -> None:
+        self.worlds = {job: world(size) for job, size in sizes.items()}
+        self._supervisor = supervisor
         self.reports = 0
         self.failures: list[str] = []
         self.shed = 0
@@ -259,7 +276,7 @@ class Crew:
             return
         runs = kind != "DELETED" and pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]
         if runs and uid not in self._tasks:
-            supervisor = Supervisor(pod, world)
+            supervisor = self._supervisor(pod, world)
             self._tasks[uid] = self._loop.create_task(self._live(supervisor))
             world.add(uid, supervisor)
         elif not runs and uid in world.members:
@@ -275,7 +292,7 @@ class Crew:
                 supervisor.news.clear()
                 begun, may_hold = time.monotonic(), has_reply and supervisor.waiting
                 try:
-                    reply = await line.post(supervisor.body(), bearer, may_hold=may_hold)
+                    reply = await line.post(json.dumps(encode(supervisor.report())).encode(), bearer, may_hold=may_hold)
                 except TooManyRequestsError as error:
                     self.shed += 1
                     await asyncio.sleep(error.seconds)

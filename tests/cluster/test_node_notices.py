@@ -1,9 +1,12 @@
-"""A node announces that it goes, as clouds and autoscalers do, and is then killed. The test prints how long the job stands still."""
+"""A node announces that it goes, as clouds and autoscalers do, and is then killed. The tests print how long the job stands still."""
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import pytest
 
@@ -13,17 +16,61 @@ from tests.cluster.faults import check_succeeded
 from tests.support.cluster_jobs import ClusterJob, Ground, apart, of_matrix
 from tests.support.outages import NODE_FAULTS, lone_replica, node_of, outage
 
-RETIRE = "karpenter.sh/disrupted"
 Uninterrupted = Callable[[str], ClusterJob]
+MOST_WAITED = 45.0
+"""Seconds. The sequences of clouds that give more are cut here, because a job has moved long before."""
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """How a cloud or an autoscaler takes a node away.
+
+    `taint` and `condition` (type and reason) announce it; `cordons` and `drains` follow at once; `seconds` is the time until the node is
+    gone.
+    """
+
+    taint: str = ""
+    condition: tuple[str, str] | None = None
+    cordons: bool = False
+    drains: bool = False
+    seconds: float = 30.0
+
+    def announce(self, cluster: Cluster, node: str) -> None:
+        if self.taint:
+            cluster.kubectl("taint", "node", node, f"{self.taint}=:NoSchedule")
+        if self.condition:
+            self._set_condition(cluster, node, "True")
+        if self.cordons:
+            cluster.kubectl("cordon", node)
+
+    def withdraw(self, cluster: Cluster, node: str) -> None:
+        if self.taint:
+            cluster.try_kubectl("taint", "node", node, f"{self.taint}-")
+        if self.condition:
+            self._set_condition(cluster, node, "False")
+        cluster.try_kubectl("uncordon", node)
+
+    def _set_condition(self, cluster: Cluster, node: str, status: str) -> None:
+        assert self.condition
+        kind, reason = self.condition
+        condition = {"type": kind, "status": status, "reason": reason, "message": "a test of Muster"}
+        cluster.kubectl("patch", "node", node, "--subresource=status", "--patch", json.dumps({"status": {"conditions": [condition]}}))
+
+
+KARPENTER = Cloud(taint="karpenter.sh/disrupted", drains=True, seconds=120)
+AWS = Cloud(taint="aws-node-termination-handler/spot-itn", cordons=True, drains=True, seconds=120)
+GKE = Cloud(taint="cloud.google.com/impending-node-termination", seconds=30)
+AKS = Cloud(condition=("VMEventScheduled", "PreemptScheduled"), seconds=30)
+AUTOSCALER = Cloud(taint="ToBeDeletedByClusterAutoscaler", drains=True, seconds=60)
 
 
 @contextmanager
-def announcing(cluster: Cluster, node: str) -> Iterator[None]:
-    """Karpenter's taint is removed at the end."""
+def announcing(cloud: Cloud, cluster: Cluster, node: str) -> Iterator[None]:
+    """The announcement is withdrawn at the end."""
     try:
         yield
     finally:
-        cluster.try_kubectl("taint", "node", node, f"{RETIRE}-")
+        cloud.withdraw(cluster, node)
 
 
 @pytest.mark.timeout(900)
@@ -33,12 +80,44 @@ def test_a_job_without_spares_leaves_a_node_before_it_is_killed(ground: Ground, 
     job.wait_for_step(20)
     leaving = lone_replica(job)
     node = job.pod(leaving)["spec"]["nodeName"]
-    with node_of(job, leaving, NODE_FAULTS["killed"]) as kill, announcing(cluster, node):
-        print(f"node of {leaving} is tainted:", outage(job, lambda: cluster.kubectl("taint", "node", node, f"{RETIRE}=:NoSchedule")))
+    with node_of(job, leaving, NODE_FAULTS["killed"]) as kill, announcing(KARPENTER, cluster, node):
+        print(f"node of {leaving} is tainted:", outage(job, lambda: KARPENTER.announce(cluster, node)))
         assert leaving not in job.members, job.story()
         assert job.attempts[0]["reason"] == "Moved", job.attempts
         job.wait_until("the old pod is gone", lambda _: all(pod["spec"].get("nodeName") != node for pod in job.pods()))
         kill()
         check_succeeded(job, like, attempts=2)
         assert job.attempts[1]["stepsLost"] == 0, job.attempts
+    muster.wait_until_ready()
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    ("name", "cloud"),
+    [("DDP", GKE), ("FSDP", AWS), ("MultiWorkerMirrored", AKS), ("JAX", KARPENTER), ("ParameterServer", AUTOSCALER), ("Pipeline", GKE)],
+    ids=["DDP-GKE", "FSDP-AWS", "MultiWorkerMirrored-AKS", "JAX-Karpenter", "ParameterServer-autoscaler", "Pipeline-GKE"],
+)
+def test_no_step_is_lost_when_a_cloud_takes_a_node(
+    name: str, cloud: Cloud, ground: Ground, uninterrupted: Uninterrupted, muster: Installation
+) -> None:
+    """Whether the job can move or not, the losses are those of an undisturbed job, and no budget is charged for a move."""
+    like, cluster = uninterrupted(name), ground.cluster
+    job = ground.apply(apart(of_matrix(name, delay=0.5)))
+    job.wait_for_step(20)
+    leaving = lone_replica(job)
+    node = job.pod(leaving)["spec"]["nodeName"]
+    with node_of(job, leaving, NODE_FAULTS["killed"]) as kill, announcing(cloud, cluster, node):
+        begun = time.monotonic()
+        cloud.announce(cluster, node)
+        if cloud.drains:
+            cluster.kubectl("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=60s", timeout=90)
+        time.sleep(max(0.0, min(cloud.seconds, MOST_WAITED) - (time.monotonic() - begun)))
+        kill()
+        check_succeeded(job, like)
+        lost = [each.get("stepsLost") for each in job.attempts[1:]]
+        print(f"{name}: {[each.get('reason') for each in job.attempts]}, steps lost {lost}, goodput {job.status.get('goodput')}")
+        assert not any(lost), job.attempts
+        moved = job.attempts[0]["reason"] == "Moved"
+        assert not moved or job.status["restarts"]["total"] == len(job.attempts) - 2, job.story()
     muster.wait_until_ready()

@@ -26,14 +26,16 @@ _CONFIGURATION = {
 
 
 @contextmanager
-def scheduling(folder: Path, *, has_gangs: bool = True, options: Sequence[str] = (), arguments: Sequence[str] = ()) -> Iterator[Cluster]:
+def scheduling(
+    folder: Path, *, has_gangs: bool = True, options: Sequence[str] = (), arguments: Sequence[str] = (), start_milliseconds: int = 0
+) -> Iterator[Cluster]:
     """A cluster with the chart, the scheduler of Kubernetes, with its gang scheduling or without, and kwok. It has no nodes yet.
-    Its priority classes are `low` and `high`."""
+    Its priority classes are `low` and `high`. Pods run so many milliseconds after they were created."""
     served = ["--runtime-config=scheduling.k8s.io/v1beta1=true"] if has_gangs else []
     gates = ["GenericWorkload"] if has_gangs else []
     with (
         running(folder, arguments=[*served, *arguments], feature_gates=gates, controllers=True, options=options) as cluster,
-        kwok(folder, cluster.kubeconfig),
+        kwok(folder, cluster.kubeconfig, start_milliseconds=start_milliseconds),
     ):
         for name, value in (("low", 10), ("high", 1000)):
             cluster.admin.create("/apis/scheduling.k8s.io/v1/priorityclasses", {"metadata": {"name": name}, "value": value})
