@@ -32,6 +32,8 @@ networkPolicy:
   enabled: {{ $defaults.networkPolicy.enabled }}
 gangScheduling: {{- toYaml .Values.gangScheduling | nindent 2 }}
 nodeNotices: {{- toYaml .Values.nodeNotices | nindent 2 }}
+webhook:
+  url: {{ .Values.webhook.url | quote }}
 queueing: {{- toYaml .Values.queueing | nindent 2 }}
 jobPolicy: {{- toYaml .Values.jobPolicy | nindent 2 }}
 jobDefaults:

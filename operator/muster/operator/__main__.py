@@ -14,6 +14,7 @@ from kubernetes.aio.config import ConfigException
 from muster.lifecycle.tracing import Tracing
 from muster.operator.configuration import Configuration, ConfigurationError, operator_pod, read_configuration
 from muster.operator.operator import assembled
+from muster.operator.webhook import SecretError, Webhook, webhook_of
 from muster.strategies.registry import REFUSED
 from muster.tools.tracing.otlp import traces
 from muster_contract.text import printable
@@ -32,12 +33,12 @@ class OneLine(logging.Formatter):
         return printable(super().format(record))
 
 
-async def _serve(configuration: Configuration, tracing: Tracing | None) -> int:
+async def _serve(configuration: Configuration, tracing: Tracing | None, webhook: Webhook | None) -> int:
     serving = asyncio.current_task()
     assert serving is not None
     # kopf handles the signal once it runs. Until then, nothing needs an orderly end.
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, serving.cancel)
-    async with assembled(configuration, operator_pod(os.environ), tracing=tracing) as operator:
+    async with assembled(configuration, operator_pod(os.environ), tracing=tracing, webhook=webhook) as operator:
         try:
             await operator.run()
         except asyncio.CancelledError:
@@ -49,7 +50,8 @@ def main() -> int:
     """Runs until a signal. Returns the exit code: 0, 2 (the configuration does not work) or 3 (another operator leads)."""
     try:
         configuration = read_configuration(os.environ)
-    except ConfigurationError as error:
+        webhook = webhook_of(configuration.webhook.url, os.environ)
+    except (ConfigurationError, SecretError) as error:
         print(error, file=sys.stderr)
         return MISCONFIGURED
     handler = logging.StreamHandler(sys.stdout)
@@ -62,7 +64,7 @@ def main() -> int:
         gc.freeze()
         gc.set_threshold(*COLLECTIONS)
         try:
-            return asyncio.run(_serve(configuration, tracing))
+            return asyncio.run(_serve(configuration, tracing, webhook))
         except (OSError, ConfigException) as error:
             print(f"cannot start: {error}", file=sys.stderr)
             return MISCONFIGURED

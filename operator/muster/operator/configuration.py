@@ -100,6 +100,15 @@ class NodeNotices(ApiModel):
         return (*(each.known() for each in self.signals), *KNOWN)
 
 
+class WebhookTarget(ApiModel):
+    url: str = Field(
+        default="",
+        max_length=2048,
+        pattern=r"^(https?://\S+)?$",
+        description="URL that is notified when a job succeeds, fails, is invalid or hangs. Empty: none.",
+    )
+
+
 class Inputs(ApiModel):
     node_cache: str | None = Field(
         default=None,
@@ -137,6 +146,7 @@ class Configuration(ApiModel):
     gang_scheduling: GangScheduling = Field(default_factory=GangScheduling, description="Schedulers that place all pods of a job or none.")
     queueing: Queueing = Field(default_factory=Queueing, description="Queues that jobs may name.")
     node_notices: NodeNotices = Field(default_factory=NodeNotices, description="Notices of nodes that go.")
+    webhook: WebhookTarget = Field(default_factory=WebhookTarget, description="What is notified when a job ends or hangs.")
     job_policy: JobPolicy = Field(default=UNLIMITED, description="Limits on what jobs may request.")
     job_defaults: Defaults = Field(default_factory=Defaults, description="Defaults for fields that a job does not set.")
 

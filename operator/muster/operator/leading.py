@@ -32,6 +32,7 @@ from muster.operator.configuration import Configuration, OperatorPod
 from muster.operator.discovery import kueue_version, positions_version, served_gang_schedulers, served_versions
 from muster.operator.gateway import Gateway
 from muster.operator.metrics.counters import Metrics
+from muster.operator.webhook import is_sent
 from muster.render.environment import Coordinator
 from muster.render.kueue_versions import PLURAL, api_version
 
@@ -56,6 +57,14 @@ class Parts:
     metrics: Metrics
     now: Callable[[], datetime]
     tracing: Tracing | None = None
+    webhook: EventRecorder | None = None
+    """Sends messages to the webhook."""
+
+    def publish(self, event: Object) -> None:
+        """Sends an Event to the API server, and to the webhook if it gets such Events."""
+        self.recorder.publish(event)
+        if self.webhook is not None and is_sent(event):
+            self.webhook.publish(event)
 
 
 class Leader:
@@ -94,7 +103,7 @@ class Leader:
                 positions=self._positions,
                 notices=lambda: self._notices.newest,
                 enqueue=parts.queue.add,
-                publish=parts.recorder.publish,
+                publish=parts.publish,
                 changed=parts.metrics.count_change,
                 tracing=parts.tracing,
             )
@@ -127,6 +136,8 @@ class Leader:
             if self._certificate is not None:
                 tasks.create_task(self._stay_reachable())
             tasks.create_task(self._parts.recorder.run())
+            if self._parts.webhook is not None:
+                tasks.create_task(self._parts.webhook.run())
             tasks.create_task(self._keep_discovering())
             if self._positions is not None:
                 tasks.create_task(self._positions.run(lambda: bool(self._kueue.positions_version)))

@@ -35,6 +35,7 @@ from muster.operator.health import Availability, Health, Probes
 from muster.operator.leading import Leader, Parts, channel_certificate
 from muster.operator.metrics.counters import Metrics
 from muster.operator.metrics.gauges import Gauges
+from muster.operator.webhook import Webhook
 
 DRAIN_SECONDS = 15.0
 LAST_EVENTS_SECONDS = 2.0
@@ -149,7 +150,8 @@ class Operator:
     async def _stop(self) -> None:
         self._ending.set()  # kopf would otherwise wait five seconds for the task that waits for this flag
         await self._parts.queue.drain(DRAIN_SECONDS)
-        await self._parts.recorder.finish(LAST_EVENTS_SECONDS)
+        recorders = [each for each in (self._parts.recorder, self._parts.webhook) if each is not None]
+        await asyncio.gather(*(each.finish(LAST_EVENTS_SECONDS) for each in recorders))
         for task in self._tasks:
             task.cancel()
         if self._leader is not None:
@@ -160,7 +162,9 @@ class Operator:
 
 
 @asynccontextmanager
-async def assembled(configuration: Configuration, pod: OperatorPod, *, tracing: Tracing | None = None) -> AsyncIterator[Operator]:
+async def assembled(
+    configuration: Configuration, pod: OperatorPod, *, tracing: Tracing | None = None, webhook: Webhook | None = None
+) -> AsyncIterator[Operator]:
     """An operator that is ready to run, connected to the API server."""
     metrics = Metrics()
     queue = WorkQueue(metrics, workers=configuration.workers)
@@ -177,6 +181,7 @@ async def assembled(configuration: Configuration, pod: OperatorPod, *, tracing: 
             Reports(),
             queue=queue,
             recorder=EventRecorder(gateway.create, calm=queue.calm),
+            webhook=EventRecorder(webhook.post, calm=queue.calm) if webhook else None,
             metrics=metrics,
             now=_now,
             tracing=tracing,
