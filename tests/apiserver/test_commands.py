@@ -160,7 +160,7 @@ def test_logs_of_all_replicas_are_merged_by_time_and_cut_by_attempt(
         assert muster("logs", "digits", "--replica", "worker-1", "--tail", "1").stdout == "[worker-1] second\n"
         assert muster("logs", "digits", "--attempt", "0").stdout.count("\n") == 3
         refused = muster("logs", "digits", "--previous")
-        assert (refused.returncode, absent(refused.stderr, "first attempt", "--previous")) == (11, [])
+        assert (refused.returncode, absent(refused.stderr, "first attempt", "no previous one")) == (11, [])
         dumped = json.loads(muster("debug-dump", "digits", "-f", "-").stdout)
         assert dumped["logs"][-1] == "[worker-0] third"
         assert dumped["job"]["status"]["phase"] == "Running"

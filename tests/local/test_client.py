@@ -72,7 +72,7 @@ def test_a_job_is_suspended_resumed_scaled_and_goes_on_from_its_commit(client: m
     job.suspend()
     job.suspend()  # once more does no harm
     assert job.wait(until="Suspended", timeout=SECONDS).phase is muster.Phase.SUSPENDED
-    with pytest.raises(muster.JobStoppedError, match=r"was stopped at step \d+: continue it with resume"):
+    with pytest.raises(muster.JobStoppedError, match=r"was stopped at step \d+: resume it"):
         job.wait(timeout=SECONDS)
     job.resume()
     job.scale(1)

@@ -161,6 +161,25 @@ class LocalJob(RunningJob):
         """The same during another run."""
         return finish(LocalJob(self.folder).start(*arguments))
 
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Another command of `muster`, to its end, where there is no cluster."""
+        return subprocess.run(
+            [sys.executable, "-m", "muster.cli", *arguments],
+            cwd=self.folder,
+            env={**os.environ, "KUBECONFIG": str(self.folder / "no-cluster"), "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE,
+            check=False,
+        )
+
+    def shows(self, *arguments: str) -> str:
+        """What a command prints that succeeds."""
+        done = self.command(*arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
     def has_ended(self) -> bool:
         return self.process is not None and self.process.poll() is not None
 

@@ -1,20 +1,21 @@
-"""Commands on the jobs of a cluster that read or change them: submit, get, explain, suspend, resume, restart, scale, delete."""
+"""Commands on jobs that read or change them: submit, get, explain, suspend, resume, restart, scale, delete."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from muster.cli.on_cluster import cluster_options, job_argument, job_names, on_cluster, output_option
+from muster.cli.on_jobs import Target, cluster_options, job_argument, job_names, on_job, on_jobs, output_option
 from muster.cli.refusal import RefusalError
 
 if TYPE_CHECKING:
-    from muster.client.connection import Connection
+    from muster.client.async_job import Backend, RankProcess
+    from muster.kubernetes.objects import Object
 
-Target = tuple[str | None, ...]
+MOST_WIDE = 20
 _HALF_WAY = "interrupted: {name} may be suspended. See muster get {name}; it goes on with muster resume {name}"
 
 
@@ -30,53 +31,60 @@ def submit(*, job: str, code: Path | None, follow: bool, target: Target) -> int:
     """
     from muster.admission.read import read_job
     from muster.cli.job_file import show_remarks
-    from muster.client.submit import submit as create
     from muster.client.watch import watch as watch_job
 
     read = read_job(job)
     show_remarks(read, job)
-    namespace = read.metadata.namespace if "namespace" in read.metadata.model_fields_set else None
-    name = read.metadata.name
 
-    async def work(connection: Connection) -> None:
-        await create(connection, read, code=code)
-        click.echo(f"{name} submitted to namespace {connection.namespace}. See muster watch {name}, muster logs -f {name}")
+    async def work(backend: Backend) -> int:
+        created = await backend.submit(read, file=None, code=code)
+        place = f"-n {created.namespace} {created.name}"
+        click.echo(f"{created.name} submitted to namespace {created.namespace}. See muster watch {place}, muster logs -f {place}")
+        return await watch_job(created) if follow else 0
 
-    place = (target[0] or namespace, *target[1:])
-    on_cluster(place, work)
-    if not follow:
-        return 0
     try:
-        return on_cluster(place, lambda connection: watch_job(connection, name))
+        return on_jobs(target, work)
     except KeyboardInterrupt:
+        if not follow:
+            raise
         return 0  # ends the display, not the job
 
 
 @click.command()
 @click.argument("names", metavar="[JOB]...", nargs=-1, shell_complete=job_names)
 @click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Jobs of all namespaces.")
-@output_option("table", "json", "yaml", "name", default="table")
+@output_option("table", "wide", "json", "yaml", "name", default="table")
 @cluster_options
 def get(*, names: tuple[str, ...], everywhere: bool, output: str, target: Target) -> None:
-    """Lists the jobs of the namespace, or shows the named ones."""
-    from muster.client.job_text import jobs_as
-    from muster.client.jobs import Jobs
+    """Lists the runs of this machine and the jobs of the namespace, or shows the named ones.
 
-    async def work(connection: Connection) -> tuple[list[Any], list[str]]:
-        jobs = Jobs(connection)
+    -o wide also shows their training processes: the rank of each, its process id or pod, and its node.
+    """
+    from muster.client.job_text import jobs_as, processes_as_table, run_directory
+
+    async def work(backend: Backend) -> tuple[list[Object], list[str], list[tuple[str, RankProcess]]]:
         if names:
-            listing = [await jobs.get(name) for name in names]
+            listing = [await (await backend.get(name, namespace=None)).document() for name in names]
         else:
-            listing = await (jobs.summaries if output in ("table", "name") else jobs.all)(everywhere=everywhere)
-        return listing, await jobs.neglects(listing, now=datetime.now(UTC))
+            listing = await backend.documents(all_namespaces=everywhere, whole=output in ("json", "yaml"))
+        neglects = await backend.neglects(listing, now=datetime.now(UTC))
+        if output != "wide":
+            return listing, neglects, []
+        if len(listing) > MOST_WIDE:
+            raise click.UsageError(f"-o wide reads the processes of each job, and these are {len(listing)}: name at most {MOST_WIDE}")
+        named = [(job["metadata"]["name"], run_directory(job), job["metadata"].get("namespace")) for job in listing]
+        jobs = [(name, await backend.get(run or name, namespace=namespace)) for name, run, namespace in named]
+        return listing, neglects, [(name, process) for name, job in jobs for process in await job.processes()]
 
-    listing, neglects = on_cluster(target, work)
+    listing, neglects, processes = on_jobs(target, work)
     for neglect in neglects:
         click.echo(neglect, err=True)
-    if not listing and output == "table":
+    if not listing and output in ("table", "wide"):
         click.echo("There are no jobs." if everywhere else "There are no jobs in this namespace.", err=True)
         return
     click.echo(jobs_as(output, listing, now=datetime.now(UTC), namespaced=everywhere, single=len(names) == 1), nl=False)
+    if processes:
+        click.echo(f"\n{processes_as_table(processes)}", nl=False)
 
 
 @click.command()
@@ -86,15 +94,14 @@ def get(*, names: tuple[str, ...], everywhere: bool, output: str, target: Target
 def explain(*, name: str, output: str, target: Target) -> None:
     """Explains why a job does not run, is slow or has failed, and what to do. The most likely cause comes first.
 
-    It looks at the job's status, its pods, their events, nodes, claims, quotas and network policies, as far as you may read them.
+    On a cluster, it looks at the job's status, its pods, their events, nodes, claims, quotas and network policies, as far as you may
+    read them.
     docs/reference/causes.md lists the causes.
     """
     from muster.client.job_text import document_as
-    from muster.client.snapshot import snapshot_of
     from muster.explain.explain import as_document, as_lines
-    from muster.explain.explain import explain as explained
 
-    explanation = explained(on_cluster(target, lambda connection: snapshot_of(connection, name)))
+    explanation = on_job(target, name, lambda job: job.explain())
     if output == "text":
         click.echo("\n".join(as_lines(explanation)))
     else:
@@ -105,10 +112,8 @@ def explain(*, name: str, output: str, target: Target) -> None:
 @job_argument
 @cluster_options
 def suspend(*, name: str, target: Target) -> None:
-    """Stops a job so that it saves, and removes its pods until it is resumed."""
-    from muster.client.jobs import Jobs
-
-    on_cluster(target, lambda connection: Jobs(connection).suspend(name, suspend=True))
+    """Stops a job so that it saves, and removes its pods or processes until it is resumed."""
+    on_job(target, name, lambda job: job.suspend())
     click.echo(f"{name} saves and stops. Continue with muster resume {name}")
 
 
@@ -116,22 +121,18 @@ def suspend(*, name: str, target: Target) -> None:
 @job_argument
 @cluster_options
 def resume(*, name: str, target: Target) -> None:
-    """Lets a suspended job go on from its last commit."""
-    from muster.client.jobs import Jobs
-
-    on_cluster(target, lambda connection: Jobs(connection).suspend(name, suspend=False))
-    click.echo(f"{name} goes on")
+    """Lets a suspended job go on from its last commit. A run of this machine goes on in the background."""
+    on_job(target, name, lambda job: job.resume())
+    click.echo(f"{name} goes on. See muster watch {name}")
 
 
 @click.command()
 @job_argument
 @cluster_options
 def restart(*, name: str, target: Target) -> None:
-    """Stops a job so that it saves, and starts it again in new pods. A failed job is created again, and resumes."""
-    from muster.client.jobs import Jobs
-
+    """Stops a job so that it saves, and starts it again in new pods or processes. A failed job is created again, and resumes."""
     try:
-        on_cluster(target, lambda connection: Jobs(connection).restart(name))
+        on_job(target, name, lambda job: job.restart())
     except KeyboardInterrupt:
         raise RefusalError(_HALF_WAY.format(name=name), 130) from None
     click.echo(f"{name} is restarted")
@@ -145,10 +146,8 @@ def restart(*, name: str, target: Target) -> None:
 def scale(*, name: str, replicas: int, role: str, target: Target) -> None:
     """Changes the number of replicas of a role. The job saves, and goes on in a new world. If it is not elastic, it is suspended
     meanwhile."""
-    from muster.client.jobs import Jobs
-
     try:
-        on_cluster(target, lambda connection: Jobs(connection).scale(name, role=role, replicas=replicas))
+        on_job(target, name, lambda job: job.scale(replicas, role=role))
     except KeyboardInterrupt:
         raise RefusalError(_HALF_WAY.format(name=name), 130) from None
     click.echo(f"{name} is scaled to {replicas} of role {role}")
@@ -158,12 +157,14 @@ def scale(*, name: str, replicas: int, role: str, target: Target) -> None:
 @click.argument("names", metavar="JOB...", nargs=-1, required=True, shell_complete=job_names)
 @cluster_options
 def delete(*, names: tuple[str, ...], target: Target) -> None:
-    """Deletes jobs with their pods. Their checkpoints stay."""
-    from muster.client.jobs import Jobs
+    """Deletes jobs with their pods or processes. Their checkpoints stay.
 
-    async def work(connection: Connection) -> None:
+    A run of this machine saves and ends. Its directory is moved aside, to <run directory>.1 and so on.
+    """
+
+    async def work(backend: Backend) -> None:
         for name in names:
-            await Jobs(connection).delete(name)
-            click.echo(f"{name} is deleted. Its checkpoints stay")
+            moved = await (await backend.get(name, namespace=None)).delete()
+            click.echo(f"{name} is deleted. Its checkpoints stay" + (f" in {moved}" if moved else ""))
 
-    on_cluster(target, work)
+    on_jobs(target, work)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from muster.cli.on_cluster import cluster_options, on_cluster
+from muster.cli.on_jobs import cluster_options, on_cluster
 from muster.cli.pages import history_storage
 from muster.cli.refusal import RefusalError
 
@@ -46,11 +46,15 @@ def report(
 ) -> None:
     """Writes an HTML page about the run in RUN_DIR: loss with restarts marked, throughput, timeline of attempts, goodput.
 
-    If there is no such folder, the argument is the name of a JOB on a cluster. The page of such a job also has the explanation and the
-    last lines of the logs.
+    If there is no such folder, the argument is the name of a JOB: a run in runs/, or else a job on a cluster. The page of such a job
+    also has the explanation and the last lines of the logs.
     """
     from muster.cli.pages import write
+    from muster.client.either_backend import RUNS
+    from muster.local.rundir import has_run
 
+    if not any(target) and is_job(run_dir) and has_run(RUNS / run_dir):
+        run_dir = RUNS / run_dir
     if is_job(run_dir):
         if against is not None:
             raise click.UsageError("--against: compares run directories; leave it out for a job on a cluster")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from muster.cli.on_cluster import cluster_options
+from muster.cli.on_jobs import cluster_options
 from muster.cli.pages import history_storage
 from muster.cli.refusal import RefusalError
 

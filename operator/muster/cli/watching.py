@@ -1,20 +1,22 @@
-"""Commands that follow a job on a cluster or collect data about it: watch, logs, debug-dump."""
+"""Commands that follow a job or collect data about it: watch, logs, debug-dump."""
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import aclosing
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from muster.cli.on_cluster import cluster_options, job_argument, on_cluster
+from muster.cli.on_jobs import Target, cluster_options, job_argument, on_cluster, on_job, on_jobs
 from muster.cli.pages import write_text
 
 if TYPE_CHECKING:
-    from muster.client.connection import Connection
+    from muster.client.async_job import AsyncJob, Backend
 
-Target = tuple[str | None, ...]
+POLL_SECONDS = 1.0
 
 
 @click.command()
@@ -28,7 +30,7 @@ def watch(*, name: str, target: Target) -> int:
     from muster.client.watch import watch as watch_job
 
     try:
-        return on_cluster(target, lambda connection: watch_job(connection, name))
+        return on_job(target, name, watch_job)
     except KeyboardInterrupt:
         return 0
 
@@ -53,37 +55,54 @@ def logs(
     tail: int | None,
     target: Target,
 ) -> None:
-    """Prints what the replicas of a job print, by time, each line with its replica.
+    """Prints what the replicas of a job print, each line with its replica. On a cluster, the lines are in the order of time.
 
     With --follow it may be called before there are pods, or before there is a job. While the trainer of a replica has not started, it
     prints what an init container of the replica prints. Pods that are gone have no logs any more.
     """
-    from muster.client.jobs import Jobs
-    from muster.client.log_lines import Selection, previous_attempt
-    from muster.client.logs import Follower, logs_of, shown, wait_for_job
+    from muster.client.log_lines import Selection
 
     if previous and attempt is not None:
         raise click.UsageError("--previous and --attempt: give one of them")
     if follow and (previous or attempt is not None or tail is not None):
         raise click.UsageError("--follow shows all attempts, with all their lines: leave --previous, --attempt and --tail out")
 
-    def note(text: str) -> None:
-        click.echo(text, err=True)
-
-    async def work(connection: Connection) -> None:
+    async def work(backend: Backend) -> None:
         if follow:
-            await wait_for_job(connection, name, note=note)
-            await Follower(connection, name, Selection(rank=rank, replica=replica), show=click.echo, note=note).run()
+            job = await existing(backend, name)
+            async with aclosing(job.follow(Selection(rank=rank, replica=replica), note=_note)) as lines:
+                async for line in lines:
+                    click.echo(line)
             return
-        job = await Jobs(connection).get(name)
-        selection = Selection(rank=rank, replica=replica, attempt=previous_attempt(job) if previous else attempt)
-        for line in await logs_of(connection, job, selection, tail=tail):
-            click.echo(shown(line))
+        job = await backend.get(name, namespace=None)
+        for line in await job.logs(rank=rank, replica=replica, attempt=attempt, previous=previous, tail=tail):
+            click.echo(line)
 
     try:
-        on_cluster(target, work)
+        on_jobs(target, work)
     except KeyboardInterrupt:
         return
+
+
+async def existing(backend: Backend, name: str) -> AsyncJob:
+    """The job, once it exists. Shows a sentence if it does not exist yet."""
+    from muster.client.errors import NoJobError
+
+    has_waited = False
+    while True:
+        try:
+            return await backend.get(name, namespace=None)
+        except NoJobError as error:
+            if not has_waited:
+                _note(f"{error}; waiting for it (Ctrl-C ends the wait)")
+            has_waited = True
+            await asyncio.sleep(POLL_SECONDS)
+
+
+def _note(text: str) -> None:
+    from muster_contract.text import printable
+
+    click.echo(printable(text), err=True)
 
 
 @click.command("debug-dump")

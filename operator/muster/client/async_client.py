@@ -80,11 +80,6 @@ def _backend(
         raise errors.RefusedError(f"backend: must be cluster or local, not {name!r}")
     if directory is not None or detach or presets is not None:
         raise errors.RefusedError("directory, detach and presets are for backend='local'")
-    try:
-        from muster.client.cluster_backend import ClusterBackend
-    except ModuleNotFoundError as error:
-        if (sentence := errors.missing_package(error)) is None:
-            raise
-        raise errors.ClientError(sentence) from error
-    namespace, context, kubeconfig = target
-    return ClusterBackend(namespace=namespace, context=context, kubeconfig=kubeconfig)
+    from muster.client.either_backend import cluster_backend
+
+    return cluster_backend(*target)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from muster.api.job import TrainingJob
 from muster.api.status import Phase, TrainingJobStatus
@@ -16,15 +18,59 @@ from muster.client.log_lines import Selection
 from muster.client.notebook import Report
 from muster.client.progress import Progress, is_over, progress_of
 from muster.explain.explain import Explanation
+from muster.kubernetes.objects import Object
 from muster.tools.report.history import ReportError
 from muster.tools.report.job import JobView, job_page
 from muster.tools.report.page import as_html as page_as_html
 from muster.tools.report.storage import Storage, StorageError, storage_of
 
+if TYPE_CHECKING:
+    from muster.client.fresh_progress import FreshProgress
+
 OnProgress = Callable[[Progress], object]
+Note = Callable[[str], None]
 
 
-class AsyncJob(ABC):
+@dataclass(frozen=True)
+class RankProcess:
+    """A training process of a job, or a replica that has none yet."""
+
+    replica: str
+    rank: int | None
+    pid: int | None
+    """None on a cluster, where a pod has process ids of its own."""
+    state: str
+    attempt: int
+    supervisor: str
+    """What runs the process: the pod, or the process id of a local supervisor. To end it is to lose the whole replica."""
+    node: str
+
+
+class ShownJob(ABC):
+    """What the commands need of a job, beyond the Python client."""
+
+    @abstractmethod
+    async def document(self) -> Object:
+        """The whole job as the API server has it, or would have it. Raises NoJobError if it is gone."""
+
+    @abstractmethod
+    def changes(self) -> AsyncGenerator[TrainingJob | None, None]:
+        """The job now and after each change, and None once it is deleted."""
+
+    def fresh_progress(self, show: Callable[[TrainingJob], None]) -> FreshProgress | None:
+        """What shows steps that the status does not have yet. None if it has all."""
+        return None
+
+    @abstractmethod
+    async def processes(self) -> list[RankProcess]:
+        """The training processes that there are now, by replica and rank."""
+
+    @abstractmethod
+    def follow(self, selection: Selection, *, note: Note) -> AsyncGenerator[str, None]:
+        """What `follow_logs` yields. `note` gets sentences about the job while it prints nothing."""
+
+
+class AsyncJob(ShownJob):
     """A job that was submitted. Every call reads or changes the current state of the job."""
 
     def __init__(self, name: str, namespace: str) -> None:
@@ -79,7 +125,7 @@ class AsyncJob(ABC):
         target, clock = _phase(until), asyncio.get_running_loop().time
         deadline = None if timeout is None else clock() + timeout
         job: TrainingJob | None = None
-        async with aclosing(self._changes()) as changes:
+        async with aclosing(self.changes()) as changes:
             while True:
                 remaining = None if deadline is None else max(0.0, deadline - clock())
                 try:
@@ -93,10 +139,6 @@ class AsyncJob(ABC):
                 yield job
                 if is_over(job, target):
                     return
-
-    @abstractmethod
-    def _changes(self) -> AsyncGenerator[TrainingJob | None, None]:
-        """The job now and after each change, and None once it is deleted."""
 
     def _late(self, timeout: float | None, job: TrainingJob | None) -> errors.WaitTimeoutError:
         state = f"is {job.status.phase}: {job.status.message}" if job else "was not seen"
@@ -121,16 +163,16 @@ class AsyncJob(ABC):
         if previous:
             attempt = (await self.status()).attempt - 1
             if attempt < 0:
-                raise errors.RefusedError("the job is in its first attempt: leave previous out")
+                raise errors.RefusedError(f"{self.name} is in its first attempt, so there is no previous one")
         return await self._printed(Selection(rank=rank, replica=replica, attempt=attempt), tail=tail)
 
     @abstractmethod
     async def _printed(self, selection: Selection, *, tail: int | None) -> list[str]:
         """The lines that logs() returns."""
 
-    @abstractmethod
     def follow_logs(self, *, rank: int | None = None, replica: str | None = None) -> AsyncGenerator[str, None]:
         """The lines that were printed so far and those that follow, over restarts, until the job has ended. It may have no pods yet."""
+        return self.follow(Selection(rank=rank, replica=replica), note=lambda _: None)
 
     @abstractmethod
     async def explain(self) -> Explanation:
@@ -172,8 +214,8 @@ class AsyncJob(ABC):
         """Changes the number of replicas of a role. The job saves, and goes on in a new world."""
 
     @abstractmethod
-    async def delete(self) -> None:
-        """Deletes the job. Its checkpoints stay."""
+    async def delete(self) -> Path | None:
+        """Deletes the job. Its checkpoints stay. Returns the folder to which the files of a local run were moved."""
 
 
 class Backend(Protocol):
@@ -184,6 +226,12 @@ class Backend(Protocol):
     async def get(self, name: str, *, namespace: str | None) -> AsyncJob: ...
 
     async def jobs(self, *, all_namespaces: bool) -> list[AsyncJob]: ...
+
+    async def documents(self, *, all_namespaces: bool, whole: bool) -> list[Object]:
+        """The jobs as the API server has them: `whole`, or with the fields only that have a column in `kubectl get`."""
+
+    async def neglects(self, documents: Sequence[Object], *, now: datetime) -> list[str]:
+        """A sentence about each of these jobs that nothing works on."""
 
     async def close(self) -> None: ...
 

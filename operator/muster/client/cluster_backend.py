@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing, suppress
+from datetime import datetime
 from pathlib import Path
 
+from muster.api.constants import ATTEMPT_LABEL
 from muster.api.job import TrainingJob
-from muster.client.async_job import AsyncJob
+from muster.client.async_job import AsyncJob, Note, RankProcess
 from muster.client.connection import Connection, Target, connected
-from muster.client.jobs import Jobs
-from muster.client.log_lines import Selection
+from muster.client.fresh_progress import FreshProgress
+from muster.client.jobs import Jobs, typed
+from muster.client.log_lines import Selection, number_of, ranks_of
 from muster.client.logs import Follower, logs_of, shown
 from muster.client.snapshot import snapshot_of
 from muster.client.submit import submit
-from muster.client.watch import typed
+from muster.explain.evidence import label_of
 from muster.explain.explain import Explanation, explain
+from muster.kubernetes.objects import Object
 from muster.tools.report.job import JobView
 from muster.tools.report.storage import Storage
 
@@ -46,6 +50,13 @@ class ClusterBackend:
         metadata = [job["metadata"] for job in await Jobs(connection).summaries(everywhere=all_namespaces)]
         return [ClusterJob(connection.within(each["namespace"]), each["name"]) for each in metadata]
 
+    async def documents(self, *, all_namespaces: bool, whole: bool) -> list[Object]:
+        jobs = Jobs(await self._connected(None))
+        return await (jobs.all if whole else jobs.summaries)(everywhere=all_namespaces)
+
+    async def neglects(self, documents: Sequence[Object], *, now: datetime) -> list[str]:
+        return await Jobs(await self._connected(None)).neglects(documents, now=now)
+
     async def close(self) -> None:
         self._connection = None
         await self._stack.aclose()
@@ -66,22 +77,31 @@ class ClusterJob(AsyncJob):
         self._connection = connection
         self._jobs = Jobs(connection)
 
-    async def get(self) -> TrainingJob:
-        return typed(await self._jobs.get(self.name))
+    async def document(self) -> Object:
+        return await self._jobs.get(self.name)
 
-    async def _changes(self) -> AsyncGenerator[TrainingJob | None, None]:
+    async def get(self) -> TrainingJob:
+        return typed(await self.document())
+
+    def fresh_progress(self, show: Callable[[TrainingJob], None]) -> FreshProgress:
+        return FreshProgress(self._connection, show)
+
+    async def changes(self) -> AsyncGenerator[TrainingJob | None, None]:
         async with aclosing(self._jobs.changes(self.name)) as changes:
             async for document in changes:
                 yield None if document is None else typed(document)
+
+    async def processes(self) -> list[RankProcess]:
+        pods = await self._jobs.pods(await self.document())
+        return [_process_of(pod, rank) for pod in pods for rank in ranks_of(pod) or (None,)]
 
     async def _printed(self, selection: Selection, *, tail: int | None) -> list[str]:
         job = await self._jobs.get(self.name)
         return [shown(line) for line in await logs_of(self._connection, job, selection, tail=tail)]
 
-    async def follow_logs(self, *, rank: int | None = None, replica: str | None = None) -> AsyncGenerator[str, None]:
+    async def follow(self, selection: Selection, *, note: Note) -> AsyncGenerator[str, None]:
         lines: asyncio.Queue[str | None] = asyncio.Queue()
-        selection = Selection(rank=rank, replica=replica)
-        follower = Follower(self._connection, self.name, selection, show=lines.put_nowait, note=lambda _: None)
+        follower = Follower(self._connection, self.name, selection, show=lines.put_nowait, note=note)
         following = asyncio.create_task(follower.run())
         following.add_done_callback(lambda _: lines.put_nowait(None))
         try:
@@ -115,3 +135,9 @@ class ClusterJob(AsyncJob):
 
     async def delete(self) -> None:
         await self._jobs.delete(self.name)
+
+
+def _process_of(pod: Object, rank: int | None) -> RankProcess:
+    attempt = number_of((pod["metadata"].get("labels") or {}).get(ATTEMPT_LABEL)) or 0
+    state, node = str((pod.get("status") or {}).get("phase") or "Unknown"), str(pod["spec"].get("nodeName") or "")
+    return RankProcess(label_of(pod), rank, None, state, attempt, str(pod["metadata"]["name"]), node)

@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
 from muster.admission.yaml_text import write_yaml
-from muster.api.constants import GROUP, PLURAL
+from muster.api.constants import GROUP, PLURAL, RUN_DIRECTORY_ANNOTATION
 from muster.api.times import parse_time
+from muster.client.async_job import RankProcess
 from muster.kubernetes.objects import Object
 from muster_contract.text import printable
 
-FORMATS = ("table", "json", "yaml", "name")
+FORMATS = ("table", "wide", "json", "yaml", "name")
 _MANAGED = "managedFields"
 
 
 def jobs_as(output: str, jobs: Sequence[Object], *, now: datetime, namespaced: bool = False, single: bool = False) -> str:
     """The jobs in one of FORMATS, with a line break at the end. `namespaced`: the table has a column for the namespace."""
     if output == "name":
-        return "".join(f"{PLURAL}.{GROUP}/{job['metadata']['name']}\n" for job in jobs)
-    if output == "table":
+        return "".join(f"{run_directory(job) or f'{PLURAL}.{GROUP}/' + job['metadata']['name']}\n" for job in jobs)
+    if output in ("table", "wide"):
         return table(_HEADER if namespaced else _HEADER[1:], [_row(job, now)[0 if namespaced else 1 :] for job in jobs])
     plain = [_without_managed_fields(job) for job in jobs]
     document: Any = plain[0] if single else {"apiVersion": "v1", "kind": "List", "items": plain}
     return document_as(output, document)
+
+
+def run_directory(job: Object) -> str:
+    """The run directory of a local run. Empty for a job of a cluster, which has a namespace, whatever its annotations are."""
+    metadata = job["metadata"]
+    return "" if "namespace" in metadata else str((metadata.get("annotations") or {}).get(RUN_DIRECTORY_ANNOTATION) or "")
 
 
 def document_as(output: str, document: Any) -> str:
@@ -44,8 +51,8 @@ def _row(job: Object, now: datetime) -> list[str]:
     created = parse_time(metadata["creationTimestamp"])
     message = str(status.get("message") or "")
     values = (
-        metadata["namespace"],
-        metadata["name"],
+        metadata.get("namespace") or "-",
+        run_directory(job) or metadata["name"],
         job["spec"].get("strategy"),
         status.get("phase") or "Pending",
         (status.get("queue") or {}).get("summary"),
@@ -58,6 +65,15 @@ def _row(job: Object, now: datetime) -> list[str]:
         message if len(message) <= _LONGEST_MESSAGE else message[: _LONGEST_MESSAGE - 1] + "…",
     )
     return ["" if value is None else printable(str(value)) for value in values]
+
+
+_PROCESS_HEADER = ("JOB", "REPLICA", "RANK", "PID", "STATE", "ATTEMPT", "SUPERVISOR", "NODE")
+
+
+def processes_as_table(processes: Iterable[tuple[str, RankProcess]]) -> str:
+    """Training processes, each with the name of its job."""
+    values = ((name, each.replica, each.rank, each.pid, each.state, each.attempt, each.supervisor, each.node) for name, each in processes)
+    return table(_PROCESS_HEADER, [["" if cell is None else printable(str(cell)) for cell in row] for row in values])
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

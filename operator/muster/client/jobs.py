@@ -10,8 +10,11 @@ from contextlib import suppress
 from datetime import datetime
 from itertools import islice
 
+from pydantic import ValidationError
+
 from muster.api.constants import API_VERSION, JOB_NAME_LABEL, JOB_UID_LABEL, KIND, PLURAL
-from muster.api.status import FINAL_PHASES
+from muster.api.job import TrainingJob
+from muster.api.status import FINAL_PHASES, TrainingJobStatus
 from muster.client import cuts, errors
 from muster.client.connection import Connection
 from muster.client.job_table import jobs_in
@@ -252,3 +255,14 @@ def manifest_of(job: Object) -> Object:
     """The job as a user would apply it."""
     metadata = {field: job["metadata"][field] for field in ("name", "namespace", "labels", "annotations") if field in job["metadata"]}
     return {"apiVersion": API_VERSION, "kind": "TrainingJob", "metadata": metadata, "spec": {**job["spec"], "suspend": False}}
+
+
+def typed(document: Object) -> TrainingJob:
+    """The job of the API server. Raises ClientError if this version cannot read it."""
+    try:
+        job = TrainingJob.model_validate({**document, "status": {}}, by_alias=True, by_name=False)
+        return job.with_status(TrainingJobStatus.from_wire(document.get("status") or {}))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(map(str, first["loc"]))
+        raise errors.ClientError(f"the job cannot be shown: {field}: {first['msg']}; is the operator newer than this command?") from error

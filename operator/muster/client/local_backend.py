@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,18 +21,20 @@ from pathlib import Path
 from typing import Any
 
 from muster.acceptance.presets import with_preset_written_out
+from muster.api.constants import RUN_DIRECTORY_ANNOTATION
 from muster.api.grace import seconds as grace_seconds
 from muster.api.job import TrainingJob
 from muster.api.status import Phase
 from muster.client import errors
-from muster.client.async_job import AsyncJob
+from muster.client.async_job import AsyncJob, Note, RankProcess
 from muster.client.job_input import data_of
 from muster.client.log_lines import Selection
 from muster.explain.explain import Explanation, explain
 from muster.explain.snapshot import Snapshot
+from muster.kubernetes.objects import Object
 from muster.local.background import STOP, Request
 from muster.local.errors import RunError
-from muster.local.files import content_of, open_regular, tail_of
+from muster.local.files import MOST_RUN_BYTES, content_of, open_regular, tail_of
 from muster.local.follow import LogFollower
 from muster.local.rundir import attempt_of, free_path, has_run, load_run, pid_of_run, replica_logs
 from muster.local.sweep import REPLICA_MARK, RUN_MARK
@@ -63,6 +65,7 @@ class LocalBackend:
 
     def __init__(self, folder: Path, *, detach: bool, presets: Path | None = None) -> None:
         """`presets` is a file with the presets that jobs name."""
+        self._shown = folder
         self._folder = folder.absolute()
         self._detach = detach
         self._presets = presets
@@ -82,7 +85,7 @@ class LocalBackend:
         return LocalJob(self, name, self.read(name).metadata.namespace)
 
     async def jobs(self, *, all_namespaces: bool) -> list[AsyncJob]:
-        return [LocalJob(self, name, self.read(name).metadata.namespace) for name in self._names()]
+        return [LocalJob(self, name, self.read(name).metadata.namespace) for name in self.names()]
 
     async def close(self) -> None:
         """Lets the attached runs save and end, and waits for them."""
@@ -91,6 +94,17 @@ class LocalBackend:
             self._release(self._processes[name])
         for name in attached:
             await self.wait_stopped(name)
+
+    async def documents(self, *, all_namespaces: bool, whole: bool) -> list[Object]:
+        """The runs that can be read."""
+        found = []
+        for name in self.names():
+            with suppress(errors.ClientError):
+                found.append(self.document(name))
+        return found
+
+    async def neglects(self, documents: Sequence[Object], *, now: datetime) -> list[str]:
+        return []  # a run whose process has ended is shown as suspended
 
     def directory(self, name: str) -> Path:
         return self._folder / name
@@ -102,10 +116,25 @@ class LocalBackend:
         except RunError as error:
             raise errors.RefusedError(str(error)) from error
         if job is None:
-            near = difflib.get_close_matches(name, list(self._names()), 3, 0.5)
+            near = difflib.get_close_matches(name, list(self.names()), 3, 0.5)
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
             raise errors.NoJobError(f"there is no run {name} in {self._folder}{hint}")
         return job
+
+    def document(self, name: str) -> Object:
+        """The run as an API server would have it. It has no namespace, and an annotation names its directory.
+
+        A run whose process has ended counts as suspended, because it goes on from its last commit when it is resumed."""
+        is_running = self.is_running(name)  # before the status, because a run that has ended has written its last one
+        job = self.read(name)
+        document = {**job.manifest(), "status": job.status.wire()}
+        document["metadata"]["annotations"] = {**job.metadata.annotations, RUN_DIRECTORY_ANNOTATION: str(self._shown / name)}
+        document["metadata"].pop("namespace", None)
+        if not is_running and not job.status.phase.final:
+            message = job.status.message if job.status.phase is Phase.SUSPENDED else "the process of the run has ended"
+            document["spec"]["suspend"] = True
+            document["status"] |= {"phase": Phase.SUSPENDED.value, "message": message}
+        return document
 
     async def view(self, name: str, *, history: History | None) -> JobView:
         """What a page shows of the run. `history` comes from its events. Raises a ClientError."""
@@ -114,7 +143,7 @@ class LocalBackend:
         job = self.read(name)
         return await local_view(job, self.directory(name), is_running=self.is_running(name), history=history)
 
-    def _names(self) -> Iterator[str]:
+    def names(self) -> Iterator[str]:
         """The runs of the folder, without those that were moved aside."""
         with suppress(OSError):
             yield from sorted(path.name for path in self._folder.iterdir() if "." not in path.name and has_run(path))
@@ -227,10 +256,13 @@ class LocalJob(AsyncJob):
         super().__init__(name, namespace)
         self._backend = backend
 
+    async def document(self) -> Object:
+        return self._backend.document(self.name)
+
     async def get(self) -> TrainingJob:
         return self._backend.read(self.name)
 
-    async def _changes(self) -> AsyncGenerator[TrainingJob | None, None]:
+    async def changes(self) -> AsyncGenerator[TrainingJob | None, None]:
         before: TrainingJob | None = None
         while True:
             is_running = self._backend.is_running(self.name)  # before the status, because a run that has ended has written its last one
@@ -243,10 +275,21 @@ class LocalJob(AsyncJob):
                 yield job
             if not is_running and not job.status.phase.final:
                 step = job.status.progress.step if job.status.progress else 0
-                output = f"{self._backend.directory(self.name)}.out"
-                raise errors.JobStoppedError(f"{self.name} was stopped at step {step}: continue it with resume(); see {output}")
+                raise errors.JobStoppedError(f"{self.name} was stopped at step {step}: resume it to continue")
             before = job
             await asyncio.sleep(POLL_SECONDS)
+
+    async def processes(self) -> list[RankProcess]:
+        directory = self._backend.directory(self.name)
+        if not self._backend.is_running(self.name):
+            return []
+        try:
+            replicas = json.loads(content_of(directory / "processes.json", MOST_RUN_BYTES))
+            return [process for replica in replicas for process in _processes_of(replica)]
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+            raise errors.ClientError(f"{directory / 'processes.json'} cannot be read: {error}") from error
 
     async def _printed(self, selection: Selection, *, tail: int | None) -> list[str]:
         _refuse_rank(selection.rank)
@@ -263,12 +306,12 @@ class LocalJob(AsyncJob):
             lines += printed if tail is None else printed[len(printed) - min(tail, len(printed)) :]
         return lines
 
-    async def follow_logs(self, *, rank: int | None = None, replica: str | None = None) -> AsyncGenerator[str, None]:
-        _refuse_rank(rank)
+    async def follow(self, selection: Selection, *, note: Note) -> AsyncGenerator[str, None]:
+        _refuse_rank(selection.rank)
         follower = LogFollower()
         while True:
             is_running = self._backend.is_running(self.name)
-            for log in self._logs(replica):
+            for log in self._logs(selection.replica):
                 for line in _lines(follower, log):
                     yield line
             if not is_running:
@@ -279,8 +322,7 @@ class LocalJob(AsyncJob):
         return [log for log in replica_logs(self._backend.directory(self.name)) if replica in (None, log.parent.name)]
 
     async def explain(self) -> Explanation:
-        job = self._backend.read(self.name)
-        return explain(Snapshot(now=datetime.now(UTC), job={**job.manifest(), "status": job.status.wire()}))
+        return explain(Snapshot(now=datetime.now(UTC), job=await self.document()))
 
     async def _view(self, history: Storage | None) -> JobView:
         """A run directory has the whole history, so `history` has no effect."""
@@ -322,13 +364,23 @@ class LocalJob(AsyncJob):
         await self._backend.wait_stopped(self.name)
         await self._backend.start(job, self._backend.place(self.name), resume=True)
 
-    async def delete(self) -> None:
+    async def delete(self) -> Path:
         self._backend.read(self.name)
         self._backend.stop(self.name)
         await self._backend.wait_stopped(self.name)
         directory = self._backend.directory(self.name)
-        directory.rename(free_path(directory))
+        aside = directory.rename(free_path(directory))
         directory.with_name(f"{self.name}.out").unlink(missing_ok=True)
+        return aside
+
+
+def _processes_of(replica: dict[str, Any]) -> Iterator[RankProcess]:
+    """The processes of one entry of `processes.json`."""
+    label, attempt, supervisor = str(replica["replica"]), int(replica["attempt"]), str(replica["pid"])
+    if not replica["processes"]:
+        yield RankProcess(label, None, None, "Starting", attempt, supervisor, "localhost")
+    for each in replica["processes"]:
+        yield RankProcess(label, int(each["rank"]), int(each["pid"]), str(each["state"]), attempt, supervisor, "localhost")
 
 
 def _refuse_ended(job: TrainingJob) -> None:

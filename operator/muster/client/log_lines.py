@@ -45,7 +45,7 @@ class Selection:
     def _has(self, pod: Object) -> bool:
         if self.replica is not None and label_of(pod) != self.replica:
             return False
-        if self.attempt is not None and (_number((pod["metadata"].get("labels") or {}).get(ATTEMPT_LABEL)) or 0) > self.attempt:
+        if self.attempt is not None and (number_of((pod["metadata"].get("labels") or {}).get(ATTEMPT_LABEL)) or 0) > self.attempt:
             return False
         return self.rank is None or self.rank in ranks_of(pod)
 
@@ -58,11 +58,11 @@ def ranks_of(pod: Object) -> range:
         for variable in container.get("env") or ()
         if variable.get("name") in (_FIRST_RANK, _PROCESSES)
     }
-    first, count = _number(variables.get(_FIRST_RANK)), _number(variables.get(_PROCESSES))
+    first, count = number_of(variables.get(_FIRST_RANK)), number_of(variables.get(_PROCESSES))
     return range(first, first + (count or 1)) if first is not None else range(0)
 
 
-def _number(text: object) -> int | None:
+def number_of(text: object) -> int | None:
     """A number that Muster may have written. Everyone who may create pods can write other text in its place."""
     return int(text) if isinstance(text, str) and text.isascii() and text.isdecimal() and len(text) < 10 else None
 
@@ -78,14 +78,6 @@ def line_of(text: str, *, replica: str) -> Line:
 def merged(logs: Iterable[list[Line]]) -> Iterator[Line]:
     """The lines of several logs by time. Lines of one log stay in their order."""
     return heapq.merge(*logs, key=lambda line: line.time)
-
-
-def previous_attempt(job: Object) -> int:
-    """The attempt before the current one. Raises RefusedError if there is none."""
-    attempt = int((job.get("status") or {}).get("attempt") or 0)
-    if attempt == 0:
-        raise errors.RefusedError(f"{job['metadata']['name']} is in its first attempt: leave --previous out")
-    return attempt - 1
 
 
 def span_of(job: Object, attempt: int) -> tuple[str, str]:

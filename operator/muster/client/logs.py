@@ -88,20 +88,6 @@ def container_of(pod: Object) -> str | None:
     return str((failed or started)[-1].get("name")) if started else None
 
 
-async def wait_for_job(connection: Connection, name: str, *, note: Print) -> None:
-    """Returns once the job exists. `note` gets a sentence if it does not exist yet."""
-    has_waited = False
-    while True:
-        try:
-            await Jobs(connection).get(name)
-            return
-        except errors.NoJobError as error:
-            if not has_waited:
-                note(printable(f"{error}; waiting for it (Ctrl-C ends the wait)"))
-            has_waited = True
-            await asyncio.sleep(POLL_SECONDS)
-
-
 async def _log(
     connection: Connection, pod: Object, turns: asyncio.Semaphore, *, tail: int | None, most_bytes: int | None = None
 ) -> list[Line]:

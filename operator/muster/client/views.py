@@ -14,11 +14,10 @@ from muster.admission.yaml_text import write_yaml
 from muster.api.job import TrainingJob
 from muster.api.unchecked import mapping
 from muster.client.connection import Connection
-from muster.client.jobs import manifest_of
+from muster.client.jobs import manifest_of, typed
 from muster.client.log_lines import Line
 from muster.client.logs import tails_of
 from muster.client.snapshot import snapshot_of
-from muster.client.watch import typed
 from muster.explain.evidence import label_of, time_of
 from muster.explain.explain import as_lines, explain
 from muster.explain.snapshot import Snapshot

@@ -3,104 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import replace
+from contextlib import aclosing
 
-from pydantic import ValidationError
-
-from muster.api.constants import INDEX_LABEL, JOB_NAME_LABEL, JOB_UID_LABEL
 from muster.api.job import TrainingJob
-from muster.api.status import Phase, TrainingJobStatus
-from muster.client import cuts, errors
-from muster.client.connection import Connection
-from muster.client.jobs import Jobs
-from muster.client.logs import tails_of
-from muster.kubernetes.objects import Object
+from muster.api.status import TrainingJobStatus
+from muster.client import errors
+from muster.client.async_job import AsyncJob
 from muster.local.display import Display, make_display
 from muster.local.messages import change_lines, success_sentence
 from muster.local.outcome import exit_code
 from muster_contract.codes import ExitCode
-from muster_contract.printed import read_epoch_line
-
-FRESH_SECONDS = 5.0
-LINES, MOST_BYTES = 50, 1 << 14
-"""How much of the end of a log is searched for the newest step."""
 
 
-async def watch(connection: Connection, name: str) -> int:
-    """Shows the job until it has ended. Returns the exit code, as of `muster run`. Raises NoJobError, also when the job is deleted."""
+async def watch(job: AsyncJob) -> int:
+    """Shows the job until it has ended. Returns the exit code, as of `muster run`. Raises NoJobError when the job is deleted, and
+    JobStoppedError when a local run is stopped."""
     display = make_display(quiet=False)
-    jobs = Jobs(connection)
-    await jobs.get(name)
     before = TrainingJobStatus()
-    fresh = FreshProgress(connection, display.show)
-    reading = asyncio.create_task(fresh.run())
+    fresh = job.fresh_progress(display.show)
+    reading = asyncio.create_task(fresh.run()) if fresh else None
     try:
-        async for document in jobs.changes(name):
-            if document is None:
-                raise errors.NoJobError(f"{name} was deleted")
-            job = typed(document)
-            for line in change_lines(before, job.status):
-                display.line(line)
-            fresh.job = job
-            display.show(job)
-            before = job.status
-            if job.status.phase.final:
-                return _ended(job, display)
+        async with aclosing(job.changes()) as changes:
+            async for now in changes:
+                if now is None:
+                    raise errors.NoJobError(f"{job.name} was deleted")
+                for line in change_lines(before, now.status):
+                    display.line(line)
+                if fresh is not None:
+                    fresh.job = now
+                display.show(now)
+                before = now.status
+                if now.status.phase.final:
+                    return _ended(now, display)
     finally:
-        reading.cancel()
+        if reading is not None:
+            reading.cancel()
         display.close()
     return ExitCode.COMPLETED
-
-
-class FreshProgress:
-    """Shows the steps that rank 0 has printed since the last write of the status.
-
-    The operator writes figures every 30 s, which is rare for a display, and a write for each job every few seconds would load the API
-    server (docs/scale.md).
-    """
-
-    def __init__(self, connection: Connection, show: Callable[[TrainingJob], None]) -> None:
-        self._connection = connection
-        self._show = show
-        self.job: TrainingJob | None = None
-        """The job as the last change has it."""
-
-    async def run(self) -> None:
-        """Reads until it is cancelled, or until the user may not read logs."""
-        while True:
-            await asyncio.sleep(FRESH_SECONDS)
-            try:
-                await self.read()
-            except errors.NoRightsError:
-                return
-            except errors.ClientError:
-                continue  # the watch reports a cluster that does not answer
-
-    async def read(self) -> None:
-        """Shows the job with the newest step in the log of the first replica, if the job runs and the status does not have the step yet."""
-        job = self.job
-        progress = job.status.progress if job is not None else None
-        if job is None or progress is None or job.status.phase is not Phase.RUNNING:
-            return
-        selector = f"{JOB_NAME_LABEL}={job.metadata.name},{JOB_UID_LABEL}={job.metadata.uid},{INDEX_LABEL}=0"
-        pods = await self._connection.items(self._connection.path("v1", "pods"), cuts.pod, labelSelector=selector)
-        logs = await tails_of(self._connection, pods, lines=LINES, most_bytes=MOST_BYTES)
-        printed = [point for _, lines in logs for line in lines if (point := read_epoch_line(line.text))]
-        step, loss = max(printed, default=(0, 0.0))
-        if step > progress.step and job is self.job:
-            self._show(job.with_status(replace(job.status, progress=replace(progress, step=step, loss=str(loss)))))
-
-
-def typed(document: Object) -> TrainingJob:
-    """The job of the API server. Raises ClientError if this version cannot read it."""
-    try:
-        job = TrainingJob.model_validate({**document, "status": {}}, by_alias=True, by_name=False)
-        return job.with_status(TrainingJobStatus.from_wire(document.get("status") or {}))
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = ".".join(map(str, first["loc"]))
-        raise errors.ClientError(f"the job cannot be shown: {field}: {first['msg']}; is the operator newer than this command?") from error
 
 
 def _ended(job: TrainingJob, display: Display) -> int:

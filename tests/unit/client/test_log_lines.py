@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from muster.client import errors
-from muster.client.log_lines import Line, Selection, line_of, merged, previous_attempt, span_of
+from muster.client.log_lines import Line, Selection, line_of, merged, span_of
 
 
 def pod(replica: str, *, attempt: int = 0, first_rank: int | None = None) -> dict[str, Any]:
@@ -61,11 +61,8 @@ JOB = {
 def test_an_attempt_lasts_until_the_next_one_begins() -> None:
     assert span_of(JOB, 0) == ("", "2026-01-01T00:01:00.000000000")
     assert span_of(JOB, 1) == ("2026-01-01T00:01:00.000000000", "~")
-    assert previous_attempt(JOB) == 0
 
 
 def test_an_attempt_that_the_status_does_not_have_is_refused() -> None:
     with pytest.raises(errors.RefusedError, match=r"attempt 7.* 0, 1"):
         span_of(JOB, 7)
-    with pytest.raises(errors.RefusedError, match="first attempt"):
-        previous_attempt({"metadata": {"name": "digits"}})

@@ -8,10 +8,14 @@ from typing import Any, cast
 
 import pytest
 
+from muster.cli import watching
 from muster.client import errors, logs
+from muster.client.async_job import Backend
+from muster.client.cluster_backend import ClusterJob
 from muster.client.connection import Connection
+from muster.client.jobs import Jobs as ClusterJobs
 from muster.client.log_lines import Selection
-from muster.client.logs import container_of, logs_of, wait_for_job
+from muster.client.logs import container_of, logs_of
 from tests.support.texts import absent
 
 JOB = {"metadata": {"name": "digits", "namespace": "team", "uid": "j"}, "status": {"attempt": 1, "attempts": []}}
@@ -134,11 +138,16 @@ def test_a_debug_dump_takes_few_bytes_of_each_log() -> None:
     assert [len(line.text) for line in lines] == [1_000] * 8
 
 
-def test_following_waits_for_the_job_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "POLL_SECONDS", 0.0)
-    notes: list[str] = []
+def test_following_waits_for_the_job_and_says_so_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(watching, "POLL_SECONDS", 0.0)
     cluster = Cluster(absent_for=4)
-    asyncio.run(wait_for_job(connection(cluster), "digits", note=notes.append))
+
+    class Jobs:
+        async def get(self, name: str, *, namespace: str | None) -> ClusterJob:
+            await ClusterJobs(connection(cluster)).get(name)
+            return ClusterJob(connection(cluster), name)
+
+    asyncio.run(watching.existing(cast(Backend, Jobs()), "digits"))
     assert cluster.absent_for == 0
-    [note] = notes
+    [note] = capsys.readouterr().err.splitlines()
     assert absent(note, "digits", "team", "waiting for it") == []

@@ -10,7 +10,7 @@ import pytest
 from muster.api.job import TrainingJob
 from muster.api.status import TrainingJobStatus
 from muster.client.connection import Connection
-from muster.client.watch import FreshProgress
+from muster.client.fresh_progress import FreshProgress
 
 POD = {
     "metadata": {

@@ -1,10 +1,10 @@
-"""The common parts of the commands on a cluster: their options, the connection, their errors, and the completion of job names."""
+"""The common parts of the commands on jobs: their options, where the jobs are, their errors, and the completion of job names."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -14,16 +14,19 @@ from muster.cli.refusal import RefusalError
 from muster.client.errors import missing_package
 
 if TYPE_CHECKING:
+    from muster.client.async_job import AsyncJob, Backend
     from muster.client.connection import Connection
 
 Result = TypeVar("Result")
+Target = tuple[str | None, ...]
+"""Namespace, context and kubeconfig, as the options name them."""
 COMPLETION_SECONDS = 3.0
 
 
 def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the options that name a cluster and a namespace. The command gets them as one argument, `target`."""
 
-    @click.option("-n", "--namespace", help="Namespace. Default: that of the context.")
+    @click.option("-n", "--namespace", help="Namespace of the cluster. Default: that of the context.")
     @click.option("--context", help="Context of the kubeconfig. Default: the current one.")
     @click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, or ~/.kube/config.")
     @functools.wraps(command)
@@ -47,17 +50,46 @@ def output_option(*formats: str, default: str) -> Callable[[Callable[..., Any]],
     return click.option("-o", "--output", type=click.Choice(formats), default=default, show_default=True, help="Format.")
 
 
-def on_cluster(target: tuple[str | None, ...], work: Callable[[Connection], Awaitable[Result]]) -> Result:
-    """Runs `work` with a connection to the cluster. Raises RefusalError with a sentence and the exit code."""
-    from muster.client.connection import Target, connected
-    from muster.client.errors import ClientError
+def on_jobs(target: Target, work: Callable[[Backend], Awaitable[Result]]) -> Result:
+    """Runs `work` with the runs of this machine and the jobs of the cluster. Raises RefusalError with a sentence and the exit code."""
+    from muster.client.either_backend import EitherBackend
 
     async def session() -> Result:
-        async with connected(Target(*target)) as connection:
+        backend = EitherBackend(target)
+        try:
+            return await work(backend)
+        finally:
+            await backend.close()
+
+    return _explained(session())
+
+
+def on_job(target: Target, name: str, work: Callable[[AsyncJob], Awaitable[Result]]) -> Result:
+    """Runs `work` with the job of this name: a run of this machine, or else a job of the cluster."""
+
+    async def session(backend: Backend) -> Result:
+        return await work(await backend.get(name, namespace=None))
+
+    return on_jobs(target, session)
+
+
+def on_cluster(target: Target, work: Callable[[Connection], Awaitable[Result]]) -> Result:
+    """Runs `work` with a connection to the cluster. Raises RefusalError with a sentence and the exit code."""
+    from muster.client.connection import Target as Place
+    from muster.client.connection import connected
+
+    async def session() -> Result:
+        async with connected(Place(*target)) as connection:
             return await work(connection)
 
+    return _explained(session())
+
+
+def _explained(session: Coroutine[Any, Any, Result]) -> Result:
+    from muster.client.errors import ClientError
+
     try:
-        return asyncio.run(session())
+        return asyncio.run(session)
     except ClientError as error:
         raise RefusalError(str(error), error.code) from error
 
@@ -65,14 +97,12 @@ def on_cluster(target: tuple[str | None, ...], work: Callable[[Connection], Awai
 def job_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The names of jobs that begin like this. The list is empty if the cluster does not answer soon."""
 
-    async def names(connection: Connection) -> list[str]:
-        from muster.client.jobs import Jobs
-
+    async def names(backend: Backend) -> list[str]:
         async with asyncio.timeout(COMPLETION_SECONDS):
-            return [str(job["metadata"]["name"]) for job in await Jobs(connection).summaries()]
+            return [str(job["metadata"]["name"]) for job in await backend.documents(all_namespaces=False, whole=False)]
 
     target = (ctx.params.get("namespace"), ctx.params.get("context"), ctx.params.get("kubeconfig"))
     try:
-        return [CompletionItem(name) for name in on_cluster(target, names) if name.startswith(incomplete)]
+        return [CompletionItem(name) for name in on_jobs(target, names) if name.startswith(incomplete)]
     except (RefusalError, TimeoutError, ModuleNotFoundError):
         return []

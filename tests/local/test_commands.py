@@ -1,0 +1,53 @@
+"""`muster get`, `logs`, `explain` and the others, as processes, on the runs of `muster run`, where there is no cluster."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.local_jobs import TRAIN, LocalJob, job
+from tests.support.texts import absent
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def local_job(tmp_path: Path) -> LocalJob:
+    (tmp_path / "train.py").write_text(TRAIN)
+    return LocalJob(tmp_path)
+
+
+def test_a_run_is_listed_explained_and_followed_as_a_job_of_a_cluster_is(local_job: LocalJob) -> None:
+    with local_job.running(local_job.write(job(trainer={"script": "train.py 100000 0.05"}))):
+        local_job.wait_for_commit()
+        header, row = local_job.shows("get").splitlines()
+        assert header.split()[:3] == ["NAME", "STRATEGY", "PHASE"]
+        assert row.split()[:4] == ["runs/tiny", "DDP", "Running", "2/2"]
+        assert json.loads(local_job.shows("get", "tiny", "-o", "json"))["status"]["phase"] == "Running"
+        ranks = [line.split() for line in local_job.shows("get", "-o", "wide").partition("JOB")[2].splitlines()[1:]]
+        pids = [str(process["pid"]) for entry in local_job.processes() for process in entry["processes"]]
+        assert [row[:5] for row in ranks] == [["tiny", f"worker-{rank}", f"{rank}", pids[rank], "Running"] for rank in range(2)]
+        assert local_job.shows("explain", "runs/tiny").startswith("tiny is Running")
+        assert local_job.shows("logs", "tiny", "--replica", "worker-1") == "[worker-1] rank 1 goes on from step 0\n"
+
+
+def test_the_commands_find_a_run_that_has_ended_and_names_like_its_own(local_job: LocalJob) -> None:
+    missing = local_job.command("get", "tiny")
+    assert (missing.returncode, absent(missing.stderr, "no cluster", "--kubeconfig")) == (3, [])
+    assert local_job.muster_run(local_job.write(job(trainer={"script": "train.py 5 0"})))[0] == 0
+    assert local_job.shows("get", "-o", "name") == "runs/tiny\n"
+    assert local_job.shows("watch", "tiny").splitlines()[-1].startswith("tiny succeeded")
+    assert len(local_job.shows("logs", "tiny", "--follow").splitlines()) == 2
+    local_job.shows("report", "tiny")
+    assert (local_job.run / "report.html").exists()
+    missing = local_job.command("explain", "runs/tini")
+    assert (missing.returncode, absent(missing.stderr, "there is no run tini", "did you mean tiny?")) == (7, [])
+
+
+def test_a_run_whose_process_was_killed_counts_as_suspended(local_job: LocalJob) -> None:
+    with local_job.running(local_job.write(job())) as process:
+        local_job.wait_for_commit()
+        process.kill()
+        wait_until(lambda: "Suspended" in local_job.shows("get"), "the run to count as suspended")
+        assert absent(local_job.shows("explain", "tiny"), "tiny is Suspended", "muster resume tiny") == []
