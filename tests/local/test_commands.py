@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.support.local_jobs import TRAIN, LocalJob, job
+from tests.support.local_jobs import TRAIN, LocalJob, finish, job
 from tests.support.texts import absent
 from tests.support.waiting import wait_until
 
@@ -28,6 +30,8 @@ def test_a_run_is_listed_explained_and_followed_as_a_job_of_a_cluster_is(local_j
         ranks = [line.split() for line in local_job.shows("get", "-o", "wide").partition("JOB")[2].splitlines()[1:]]
         pids = [str(process["pid"]) for entry in local_job.processes() for process in entry["processes"]]
         assert [row[:5] for row in ranks] == [["tiny", f"worker-{rank}", f"{rank}", pids[rank], "Running"] for rank in range(2)]
+        titles = [psutil.Process(int(pid)).cmdline()[2] for pid in pids]
+        assert titles == [f"muster=tiny/worker-{rank}/rank-{rank}" for rank in range(2)]
         assert local_job.shows("explain", "runs/tiny").startswith("tiny is Running")
         assert local_job.shows("logs", "tiny", "--replica", "worker-1") == "[worker-1] rank 1 goes on from step 0\n"
 
@@ -51,3 +55,29 @@ def test_a_run_whose_process_was_killed_counts_as_suspended(local_job: LocalJob)
         process.kill()
         wait_until(lambda: "Suspended" in local_job.shows("get"), "the run to count as suspended")
         assert absent(local_job.shows("explain", "tiny"), "tiny is Suspended", "muster resume tiny") == []
+
+
+def test_a_run_is_suspended_resumed_in_its_place_and_deleted(local_job: LocalJob) -> None:
+    (local_job.folder / "jobs").mkdir()
+    (local_job.folder / "train.py").rename(local_job.folder / "jobs/train.py")  # the run finds it beside the job file
+    local_job.write(job(trainer={"script": "train.py 100000 0.05 0.05"}), "jobs/job.yaml")
+    local_job.name = "other"  # a run directory may have another name than its job
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as under nohup
+    try:
+        process = local_job.start("jobs/job.yaml", "--run-dir", "runs/other")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    local_job.wait_for_commit()
+    local_job.shows("suspend", "other")
+    code, output = finish(process)
+    assert (code, absent(output, "saved at step", "Continue with")) == (21, [])
+    assert local_job.command("watch", "other").returncode == 21
+    local_job.shows("resume", "other")
+    try:
+        wait_until(lambda: len(local_job.status["attempts"]) == 2 and local_job.status["phase"] == "Running", "the run to go on")
+        assert local_job.status["attempts"][1]["stepResumed"] >= 5
+    finally:
+        deleted = local_job.shows("delete", "other")
+    assert "runs/other.1" in deleted
+    assert not local_job.run.exists()
+    local_job.assert_nothing_left()

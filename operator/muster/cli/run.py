@@ -47,12 +47,14 @@ def run(
     32 an input cannot be fetched now, 33 an input does not exist or may not be read.
     """
     from muster.local.errors import RunError
+    from muster.local.rundir import STOP
     from muster.local.session import RunRequest, run_file
 
     if resume and fresh:
         raise click.UsageError("--resume continues a run, and --fresh starts over; give one of them")
     request = RunRequest(job, resume, fresh, run_dir, ports, settings, logs, quiet, presets)
     before = signal.getsignal(signal.SIGTERM)
+    signal.signal(STOP, signal.default_int_handler)
     if before is not signal.SIG_IGN:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # until the run handles both signals itself
     try:

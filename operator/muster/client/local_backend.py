@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,11 +31,11 @@ from muster.client.log_lines import Selection
 from muster.explain.explain import Explanation, explain
 from muster.explain.snapshot import Snapshot
 from muster.kubernetes.objects import Object
-from muster.local.background import STOP, Request
+from muster.local.background import Request
 from muster.local.errors import RunError
 from muster.local.files import MOST_RUN_BYTES, content_of, open_regular, tail_of
 from muster.local.follow import LogFollower
-from muster.local.rundir import attempt_of, free_path, has_run, load_run, pid_of_run, replica_logs
+from muster.local.rundir import STOP, Place, attempt_of, free_path, has_run, load_run, pid_of_run, place_of, replica_logs
 from muster.local.sweep import REPLICA_MARK, RUN_MARK
 from muster.tools.report.history import History, ReportError, read_history
 from muster.tools.report.job import JobView
@@ -48,16 +47,7 @@ START_SECONDS = 300.0
 END_SECONDS = 60.0
 """How long a run may take to end, beyond the grace period of its job."""
 LONGEST = 2000  # bytes of what a run has printed
-_LONGEST_PLACE = 64 << 10
 _ANEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a job was submitted: its file and the working directory. A later client finds them in `client.json` of the run directory."""
-
-    job_file: str
-    cwd: str
 
 
 class LocalBackend:
@@ -78,7 +68,7 @@ class LocalBackend:
             raise errors.ConflictError(
                 f"a run {name} exists in {self._folder}: resume() it, delete() it, or choose another name (client.get({name!r}))"
             )
-        await self.start(job, _place_of(name, file=file, code=code), resume=False)
+        await self.start(name, job, _place_of(name, file=file, code=code), resume=False)
         return LocalJob(self, name, job.metadata.namespace)
 
     async def get(self, name: str, *, namespace: str | None) -> AsyncJob:
@@ -154,13 +144,12 @@ class LocalBackend:
             process.poll()  # else it stays a zombie
         return pid_of_run(self.directory(name)) is not None
 
-    async def start(self, job: TrainingJob, place: Place, *, resume: bool) -> None:
+    async def start(self, name: str, job: TrainingJob, place: Place, *, resume: bool) -> None:
         """Starts the process of the run, and returns once the run has begun. If it does not begin, raises RefusedError with its output."""
-        name = job.metadata.name
         directory = self.directory(name)
         output = directory.with_name(f"{name}.out")
         before = _version(directory / "status.json")
-        request = Request(data_of(job), place.job_file, str(directory), resume=resume, attached=not self._detach)
+        request = Request(data_of(job), place.job_file, str(directory), resume=resume, attached=not self._detach, ports=place.ports)
         process = await asyncio.to_thread(self._spawn, request, place.cwd, output)
         self._processes[name] = process
         deadline = time.monotonic() + START_SECONDS
@@ -173,7 +162,6 @@ class LocalBackend:
                 self._release(process)
                 raise errors.ClientError(f"the run of {name} has not begun after {START_SECONDS:.0f} s: {_tail(output)}")
             await asyncio.sleep(POLL_SECONDS)
-        self.write_place(name, place)
 
     def _has_begun(self, name: str, before: tuple[int, int] | None) -> bool:
         """Whether the status is another one than `before`, and has the conditions that the first decision sets."""
@@ -232,21 +220,9 @@ class LocalBackend:
                 raise errors.ClientError(f"{name} has not ended after {seconds:.0f} s: end the process {pid_of_run(self.directory(name))}")
             await asyncio.sleep(POLL_SECONDS)
 
-    def write_place(self, name: str, place: Place) -> None:
-        """Writes the place where the job was submitted, for `place`. Raises ClientError."""
-        try:
-            with os.fdopen(open_regular(self.directory(name) / "client.json", _ANEW), "w", encoding="utf-8") as file:
-                json.dump(vars(place), file)
-        except OSError as error:
-            raise errors.ClientError(f"{error.filename}: cannot be written: {error.strerror}") from error
-
     def place(self, name: str) -> Place:
-        """Where the job was submitted. A run of `muster run` was submitted here."""
-        try:
-            written: Any = json.loads(content_of(self.directory(name) / "client.json", _LONGEST_PLACE))
-            return Place(str(written["job_file"]), str(written["cwd"]))
-        except (OSError, ValueError, RecursionError, KeyError, TypeError):
-            return _place_of(name)
+        """Where the run was started. Here, if that cannot be read."""
+        return place_of(self.directory(name)) or _place_of(name)
 
 
 class LocalJob(AsyncJob):
@@ -342,7 +318,7 @@ class LocalJob(AsyncJob):
             if job.status.phase is not Phase.SUSPENDED:
                 return
             await self._backend.wait_stopped(self.name)
-        await self._backend.start(job, self._backend.place(self.name), resume=True)
+        await self._backend.start(self.name, job, self._backend.place(self.name), resume=True)
 
     async def restart(self) -> None:
         if self._backend.read(self.name).status.phase is Phase.SUCCEEDED:
@@ -362,7 +338,7 @@ class LocalJob(AsyncJob):
     async def _stop_and_start(self, job: TrainingJob) -> None:
         self._backend.stop(self.name)
         await self._backend.wait_stopped(self.name)
-        await self._backend.start(job, self._backend.place(self.name), resume=True)
+        await self._backend.start(self.name, job, self._backend.place(self.name), resume=True)
 
     async def delete(self) -> Path:
         self._backend.read(self.name)

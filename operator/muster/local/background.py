@@ -19,12 +19,10 @@ from muster.admission.read import check_job
 from muster.api.problems import InvalidJobError
 from muster.local.display import make_display
 from muster.local.errors import RunError
+from muster.local.rundir import STOP
 from muster.local.session import run_job
 from muster_contract.codes import ExitCode
 from muster_contract.text import escape_on_output
-
-STOP = signal.SIGHUP
-"""Stops a run so that it saves. Unlike a second SIGTERM, a second signal of this kind does not end the run at once."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +39,8 @@ class Request:
     """Whether to continue the run in the directory."""
     attached: bool
     """Whether the run ends with standard input."""
+    ports: str | None = None
+    """The ports that the user allows, such as 30000-30100."""
 
     def line(self) -> bytes:
         return json.dumps(asdict(self)).encode() + b"\n"
@@ -53,7 +53,7 @@ class Request:
 def main() -> int:
     """Runs the job. Returns the exit code of `muster run`."""
     escape_on_output()
-    for number in (signal.SIGINT, signal.SIGTERM, STOP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, STOP):
         signal.signal(number, signal.default_int_handler)  # until the run handles them itself
     request = Request.of(sys.stdin.buffer.readline())
     if request.attached:
@@ -62,7 +62,10 @@ def main() -> int:
         job = check_job(request.job, source=request.job_file)
         display = make_display(quiet=False)
         file, directory = Path(request.job_file), Path(request.directory)
-        return run_job(job, directory, job_file=file, display=display, resume=request.resume, resume_command="resume()")
+        resume_command = f"muster resume {directory.name}, or resume()"
+        return run_job(
+            job, directory, job_file=file, display=display, resume=request.resume, resume_command=resume_command, ports=request.ports
+        )
     except RunError as error:
         print(error, flush=True)
         return error.code

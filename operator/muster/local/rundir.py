@@ -4,6 +4,7 @@
 job.yaml         the job of the last run, with its uid and creation time
 status.json      its status, which is written before the actions that follow from it
 processes.json   the replicas that run now, with their processes by rank
+client.json      where it was started: job file, working directory, ports
 lock             locked by the `muster run` that uses the directory; it contains the pid
 attempts/<n>/<role>-<index>/   log.txt, events.jsonl, termination.json of a replica
 checkpoints/, volumes/<claim>/, tensorboard/
@@ -15,6 +16,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import signal
 import stat
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +45,20 @@ FIXED_FIELDS = (
     "batch.globalSize",
 )
 """Fields that must not change within a run, because the training would not be the same."""
+STOP = signal.SIGUSR1
+"""Stops a run so that it saves. Unlike a second SIGTERM, a second signal of this kind does not end the run at once, and unlike SIGHUP,
+`nohup` does not make a run ignore it."""
 _LONGEST_PID = 32
+_LONGEST_PLACE = 64 << 10
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run was started: its job file, its working directory, and the ports that the user allows. It is resumed there."""
+
+    job_file: str
+    cwd: str
+    ports: str | None = None
 
 
 @dataclass(frozen=True)
@@ -117,6 +132,9 @@ class RunDirectory:
     def write_status(self, status: TrainingJobStatus) -> None:
         self._write("status.json", json.dumps(status.wire(), indent=1))
 
+    def write_place(self, place: Place) -> None:
+        self._write("client.json", json.dumps(vars(place)))
+
     def write_processes(self, processes: Sequence[dict[str, Any]]) -> None:
         self._write("processes.json", json.dumps(processes, indent=1))
 
@@ -181,6 +199,16 @@ def pid_of_run(path: Path) -> int | None:
         opened = (Path(each.path) for each in psutil.Process(pid).open_files())
         return pid if any(_is_file(each, status) for each in opened if each.name == lock.name) else None
     except (OSError, ValueError, psutil.Error):
+        return None
+
+
+def place_of(path: Path) -> Place | None:
+    """Where the run of the directory was started. None if that cannot be read."""
+    try:
+        written: Any = json.loads(content_of(path / "client.json", _LONGEST_PLACE))
+        ports = written.get("ports")
+        return Place(str(written["job_file"]), str(written["cwd"]), None if ports is None else str(ports))
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
         return None
 
 

@@ -43,7 +43,7 @@ from muster.local.localize import code_folder, localized, working_directory
 from muster.local.outcome import exit_code, last_failure, stop_code
 from muster.local.ports import LoopbackAddresses, PortRange, ReservedPorts, addresses_for
 from muster.local.processes import Identity, ProcessTable, Replica
-from muster.local.rundir import RunDirectory
+from muster.local.rundir import STOP, RunDirectory
 from muster.local.silence import SECONDS as SILENT_SECONDS
 from muster.local.silence import Silence
 from muster.local.sweep import RUN_MARK, sweep
@@ -413,7 +413,8 @@ class Runner:
 
 @contextmanager
 def stop_signals(stop: Callable[[], None], kill: Callable[[], None]) -> Iterator[None]:
-    """Handles signals. The first SIGINT or SIGTERM calls `stop`, a later one `kill`. SIGHUP, when the terminal is closed, calls `stop`.
+    """Handles signals. The first SIGINT or SIGTERM calls `stop`, a later one `kill`. SIGHUP, when the terminal is closed, and STOP, from
+    another command, call `stop`.
 
     One Ctrl-C arrives twice below a wrapper such as `timeout`, which passes on what the terminal has sent to both. A signal that this
     process ignores since its start stays ignored, as `nohup` and shells want it.
@@ -431,6 +432,7 @@ def stop_signals(stop: Callable[[], None], kill: Callable[[], None]) -> Iterator
 
     handlers = {signal.SIGINT: interrupt, signal.SIGTERM: interrupt, signal.SIGHUP: stop}
     handled = {number: handler for number, handler in handlers.items() if signal.getsignal(number) is not signal.SIG_IGN}
+    handled[STOP] = stop
     for number, handler in handled.items():
         loop.add_signal_handler(number, handler)
     try:
@@ -438,6 +440,7 @@ def stop_signals(stop: Callable[[], None], kill: Callable[[], None]) -> Iterator
     finally:
         for number in handled:
             loop.remove_signal_handler(number)
+        signal.signal(STOP, signal.SIG_IGN)  # the run ends already
 
 
 def _now() -> datetime:

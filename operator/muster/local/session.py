@@ -18,6 +18,7 @@ from muster.local.errors import FieldError
 from muster.local.localize import remarks
 from muster.local.overrides import overridden
 from muster.local.ports import PortRange
+from muster.local.rundir import Place
 from muster.local.runner import Runner, Settings
 from muster.local.start import Start, open_run
 from muster.tools.tracing.otlp import traces
@@ -82,12 +83,20 @@ def _run_file(request: RunRequest) -> ExitCode:
 
 
 def run_job(
-    job: TrainingJob, directory: Path, *, job_file: Path, display: Display, resume: bool = False, resume_command: str = "the same command"
+    job: TrainingJob,
+    directory: Path,
+    *,
+    job_file: Path,
+    display: Display,
+    resume: bool = False,
+    resume_command: str = "the same command",
+    ports: str | None = None,
 ) -> ExitCode:
     """Runs a job that has no file of its own. With `resume`, continues the run in the directory. Paths of programs are relative to
     `job_file`. `resume_command` is the command that continues, for messages. Raises RunError if the job cannot run."""
     start = open_run(job, directory, resume=resume, fresh=not resume, now=datetime.now(UTC), command=resume_command, say=display.line)
-    return _run_started(start, Settings(cwd=Path.cwd(), job_file=job_file, resume_command=resume_command), display)
+    allowed = PortRange.parse(ports) if ports else None
+    return _run_started(start, Settings(cwd=Path.cwd(), job_file=job_file, resume_command=resume_command, ports=allowed), display)
 
 
 def _run_started(start: Start, settings: Settings, display: Display) -> ExitCode:
@@ -97,6 +106,8 @@ def _run_started(start: Start, settings: Settings, display: Display) -> ExitCode
             command = settings.resume_command.removesuffix(" --resume")
             display.line(f"{start.job.metadata.name} has finished already; nothing to do. Start over with: {command} --fresh")
             return ExitCode.COMPLETED
+        ports = None if settings.ports is None else str(settings.ports)
+        start.directory.write_place(Place(str(settings.job_file.absolute()), str(settings.cwd), ports))
         for remark in remarks(start.job, gpus=len(list(Path("/dev").glob("nvidia[0-9]*"))), job_file=settings.job_file):
             display.line(remark)
         return asyncio.run(_run(start, settings, display))

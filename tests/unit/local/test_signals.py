@@ -9,13 +9,14 @@ from collections.abc import Iterator
 import pytest
 
 from muster.local import runner
+from muster.local.rundir import STOP
 from muster.local.runner import stop_signals
 from tests.support.waiting import DEADLINE
 
 
 @pytest.fixture(autouse=True)
 def own_handlers() -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, STOP)}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -45,7 +46,7 @@ def calls(*numbers: signal.Signals, until: int) -> list[str]:
 
 def test_a_ctrl_c_that_a_wrapper_passes_on_is_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "SAME_REQUEST_SECONDS", 1e6)
-    assert calls(signal.SIGINT, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, until=2) == ["stop", "stop"]
+    assert calls(signal.SIGINT, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, STOP, until=3) == ["stop", "stop", "stop"]
 
 
 def test_a_later_ctrl_c_ends_the_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
