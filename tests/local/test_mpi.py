@@ -40,7 +40,7 @@ def below(run: LocalJob, replica: str) -> list[psutil.Process]:
 
 def named(run: LocalJob, replica: str, text: str) -> int:
     """The innermost process of a replica whose program or first arguments have this text."""
-    return [each.pid for each in below(run, replica) if any(text in word for word in each.cmdline()[:3])][-1]
+    return [each.pid for each in below(run, replica) if any(text in word for word in each.cmdline()[:5])][-1]
 
 
 VICTIMS: dict[str, Callable[[LocalJob], int]] = {

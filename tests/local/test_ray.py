@@ -96,7 +96,7 @@ def below(run: LocalJob, replica: str) -> list[psutil.Process]:
 
 def named(run: LocalJob, replica: str, text: str) -> int:
     """The process of a replica whose program or first arguments have this text."""
-    return next(each.pid for each in below(run, replica) if any(text in word for word in each.cmdline()[:3]))
+    return next(each.pid for each in below(run, replica) if any(text in word for word in each.cmdline()[:5]))
 
 
 ASK = "import os, ray._raylet as r; print(len(r.GcsClient(address=os.environ['RAY_ADDRESS']).get_all_node_info(timeout=5)), 'nodes')"

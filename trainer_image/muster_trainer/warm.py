@@ -27,7 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from muster_contract.environment import ReplicaEnvironment
+from muster_contract.environment import RANK, ReplicaEnvironment
+from muster_contract.process_title import name_fork
 from muster_contract.strategy import Framework, StrategyRuntime
 from muster_contract.trainer_spec import TrainerSpec
 from muster_trainer import process, program
@@ -278,6 +279,8 @@ def become(environ: dict[str, str], streams: list[int], parent: int) -> None:
             os.close(descriptor)
     os.environ.clear()
     os.environ.update(environ)
+    if environ.get(RANK, "").isdecimal():
+        name_fork(int(environ[RANK]))
 
 
 if __name__ == "__main__":

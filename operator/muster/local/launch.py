@@ -13,6 +13,7 @@ from muster.local.errors import ConfigurationError
 from muster.strategies.registry import is_reserved_env
 from muster_contract.environment import DEBUG, NAMES, expanded
 from muster_contract.inputs import FETCHER
+from muster_contract.process_title import titled
 
 CONTAINER_ONLY = ("HOME", "USER", NAMES["code"])
 """Variables that only a container needs, because it has neither the user's account nor the user's files."""
@@ -69,7 +70,7 @@ def launch_of(
             "the trainer container has no command, and a local run cannot take one from an image; set spec.trainer.command"
         )
     if argv[0] in ("python", "python3"):
-        argv[0] = host.python
+        argv[:] = titled([host.python, *argv[1:]], env, "supervisor")
     return Launch(tuple(argv), env, (*_other_containers(pod, container), *_cluster_values(container, environment)))
 
 

@@ -45,7 +45,7 @@ def launched(environ: dict[str, str] | None = None, *, index: int = 0, **spec: A
 
 def test_python_is_this_python_and_its_folder_is_first_on_the_path() -> None:
     launch = launched()
-    assert launch.argv == ("/venv/bin/python", "-P", "-m", "muster_trainer.supervisor")
+    assert launch.argv == ("/venv/bin/python", "-X", "muster=tiny/worker-0/supervisor", "-P", "-m", "muster_trainer.supervisor")
     assert launch.env["PATH"] == f"/venv/bin{os.pathsep}/bin"
 
 
@@ -194,7 +194,7 @@ def test_images_and_code_volumes_do_not_apply_to_local_runs(tmp_path: Path, dire
     local = localized(job(trainer=own), directory, cwd=tmp_path, job_file=tmp_path / "job.yaml").spec.trainer
     assert local.image is None
     launch = launched({"PYTHONPATH": "/mine"}, trainer=local.wire())
-    assert launch.argv == ("/venv/bin/python", "-P", "-m", "muster_trainer.supervisor")
+    assert launch.argv[-2:] == ("-m", "muster_trainer.supervisor")
     assert "MUSTER_CODE" not in launch.env
     assert launch.env["PYTHONPATH"] == f"/jobs{os.pathsep}/mine"
     assert json.loads(launch.env["MUSTER_TRAINER"])["script"] == "train.py --rate 0.1"

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from muster_contract.environment import EVENTS_FD, MEMORY_FD, ORDERS_FD
 from muster_contract.errors import BadConfiguration, UserError
+from muster_contract.process_title import titled
 from muster_contract.programs import why_not_started
 from muster_trainer.host.parent import die_with
 from muster_trainer.supervisor.environment import Launch
@@ -115,7 +116,7 @@ def start(launch: Launch, *, takes_orders: bool = False) -> Process:
     descriptors = {name: each for name, each in passed.items() if each is not None}
     try:
         popen = subprocess.Popen(
-            launch.argv,
+            titled(launch.argv, launch.env, f"rank-{launch.rank}"),
             env={**launch.env, **{name: str(each) for name, each in descriptors.items()}},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from muster_contract.environment import EVENTS_FD, LARGE_VARIABLES, MEMORY_FD, ORDERS_FD
+from muster_contract.process_title import WARM_PARENT, titled
 from muster_trainer.host.memory import spare_bytes
 from muster_trainer.supervisor import image
 from muster_trainer.supervisor.environment import Launch
@@ -90,15 +91,9 @@ class WarmParent:
     def __init__(self, environ: Mapping[str, str], *, program: str | None = None) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
+            python, arguments = image.python_of(environ, field="image"), [str(theirs.fileno()), *([program] if program else [])]
             self._process = subprocess.Popen(
-                [
-                    image.python_of(environ, field="image"),
-                    "-P",
-                    "-m",
-                    "muster_trainer.warm",
-                    str(theirs.fileno()),
-                    *([program] if program else []),
-                ],
+                titled([python, "-P", "-m", "muster_trainer.warm", *arguments], environ, WARM_PARENT),
                 env=dict(environ),
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
