@@ -35,10 +35,12 @@ from muster.local.background import Request
 from muster.local.errors import RunError
 from muster.local.files import MOST_RUN_BYTES, content_of, open_regular, tail_of
 from muster.local.follow import LogFollower
-from muster.local.rundir import STOP, Place, attempt_of, free_path, has_run, load_run, pid_of_run, place_of, replica_logs
+from muster.local.localize import checkpoint_folder
+from muster.local.rundir import STOP, Place, RunFolder, attempt_of, free_path, has_run, load_run, pid_of_run, place_of, replica_logs
 from muster.local.sweep import REPLICA_MARK, RUN_MARK
 from muster.tools.report.history import History, ReportError, read_history
 from muster.tools.report.job import JobView
+from muster.tools.report.recorded import read_recorded
 from muster.tools.report.storage import Storage
 from muster_contract.text import printable
 
@@ -269,18 +271,27 @@ class LocalJob(AsyncJob):
 
     async def _printed(self, selection: Selection, *, tail: int | None) -> list[str]:
         _refuse_rank(selection.rank)
-        self._backend.read(self.name)
-        logs = [log for log in self._logs(selection.replica) if selection.attempt in (None, attempt_of(log))]
-        if not logs:
-            begun = ", ".join(map(str, sorted({attempt_of(log) for log in self._logs(None)}))) or "none yet"
-            raise errors.RefusedError(
-                f"{self.name} has no such logs; logs begin in attempts: {begun}. A restart in the same replica continues its log"
-            )
-        follower, lines = LogFollower(), list[str]()
-        for log in logs:
-            printed = list(_lines(follower, log))
-            lines += printed if tail is None else printed[len(printed) - min(tail, len(printed)) :]
-        return lines
+        job = self._backend.read(self.name)
+        printed = {log: list(_lines(LogFollower(), log)) for log in self._logs(selection.replica, attempt=selection.attempt)}
+        if selection.attempt is not None:
+            printed |= await asyncio.to_thread(self._recorded, job, selection, without=[log.parent.name for log in printed])
+        if not printed:
+            which = "such logs" if selection.attempt is None else f"logs of its own for attempt {selection.attempt}"
+            raise errors.RefusedError(f"{self.name} has no {which}: see muster logs {self.name}")
+        return [line for lines in printed.values() for line in (lines if tail is None else lines[max(0, len(lines) - tail) :])]
+
+    def _recorded(self, job: TrainingJob, selection: Selection, *, without: Sequence[str]) -> dict[Path, list[str]]:
+        """The last lines of the attempt, from the history that supervisors wrote at its end. A restart in a replica continues its log."""
+        folder = checkpoint_folder(job, RunFolder(self._backend.directory(self.name)))
+        found = {}
+        with suppress(ReportError):
+            name, created = job.spec.checkpoint.name or job.metadata.name, job.metadata.creation_timestamp
+            recorded = read_recorded(folder, job.metadata.namespace, name, created=created) if folder else None
+            for each in recorded.replicas if recorded else ():
+                is_selected = each.record.attempt == selection.attempt and selection.replica in (None, each.label)
+                if is_selected and each.label not in without:
+                    found[Path(each.label)] = [f"[{each.label}] {line}" for line in each.log]
+        return found
 
     async def follow(self, selection: Selection, *, note: Note) -> AsyncGenerator[str, None]:
         _refuse_rank(selection.rank)
@@ -294,8 +305,14 @@ class LocalJob(AsyncJob):
                 return
             await asyncio.sleep(POLL_SECONDS)
 
-    def _logs(self, replica: str | None) -> list[Path]:
-        return [log for log in replica_logs(self._backend.directory(self.name)) if replica in (None, log.parent.name)]
+    def _logs(self, replica: str | None, *, attempt: int | None = None) -> list[Path]:
+        """The logs of the replica, or of all. With `attempt`, those that have this attempt alone."""
+        logs = [log for log in replica_logs(self._backend.directory(self.name)) if replica in (None, log.parent.name)]
+        if attempt is None:
+            return logs
+        newest = self._backend.read(self.name).status.attempt
+        starts = {(log.parent.name, attempt_of(log)) for log in logs}
+        return [log for log in logs if attempt_of(log) == attempt and (attempt == newest or (log.parent.name, attempt + 1) in starts)]
 
     async def explain(self) -> Explanation:
         return explain(Snapshot(now=datetime.now(UTC), job=await self.document()))

@@ -12,7 +12,7 @@ from muster.api.constants import CONTROLLER
 from muster.api.job import TrainingJob
 from muster.api.spec import Storage, SupervisorMode, Trainer
 from muster.local.errors import FieldError
-from muster.local.rundir import RunDirectory
+from muster.local.rundir import RunDirectory, RunFolder
 from muster.strategies.registry import strategy_of
 
 GPU_RESOURCES = ("gpu", "tpu", "npu", "hpu")
@@ -32,7 +32,7 @@ def localized(job: TrainingJob, directory: RunDirectory, *, cwd: Path, job_file:
     return job.model_copy(update={"spec": spec.model_copy(update=changes)})
 
 
-def checkpoint_folder(job: TrainingJob, directory: RunDirectory) -> Path | None:
+def checkpoint_folder(job: TrainingJob, directory: RunFolder) -> Path | None:
     """The folder of the job's checkpoints on this machine; None for an object store. Raises FieldError for a folder of another machine."""
     storage = job.spec.checkpoint.storage
     if storage is None:

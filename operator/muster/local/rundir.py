@@ -62,15 +62,25 @@ class Place:
 
 
 @dataclass(frozen=True)
-class RunDirectory:
-    """A run directory that this process has locked."""
+class RunFolder:
+    """The paths in a run directory."""
 
     path: Path
-    lock: IO[str]
 
     @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
+
+    def volume(self, claim: str) -> Path:
+        """The folder that a local run uses in place of a PersistentVolumeClaim."""
+        return self.path / "volumes" / claim
+
+
+@dataclass(frozen=True)
+class RunDirectory(RunFolder):
+    """A run directory that this process has locked."""
+
+    lock: IO[str]
 
     @property
     def tensorboard(self) -> Path:
@@ -94,10 +104,6 @@ class RunDirectory:
                     file.write(text)
         except OSError as error:
             raise StorageError(f"{error.filename or folder}: cannot be written: {error.strerror}") from None
-
-    def volume(self, claim: str) -> Path:
-        """The folder that a local run uses in place of a PersistentVolumeClaim."""
-        return self.path / "volumes" / claim
 
     def replica(self, attempt: int, label: str) -> Path:
         """The folder of a replica (`worker-0`) in an attempt."""
