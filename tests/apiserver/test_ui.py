@@ -164,7 +164,7 @@ def test_a_report_of_a_job_and_of_a_deleted_one(cluster: Cluster, jobs: Jobs, no
     jobs.submit(job("digits", workers=1))
     jobs.reaches("digits", "Running")
     file = tmp_path / "report.html"
-    done = Muster(cluster.kubeconfig, jobs.namespace)("report", "digits", "-o", str(file))
+    done = Muster(cluster.kubeconfig, jobs.namespace)("report", "digits", "-f", str(file))
     assert done.returncode == 0, done.stderr
     assert "digits: Running" in file.read_text()
     assert "The job runs" in file.read_text()

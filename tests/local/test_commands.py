@@ -81,3 +81,33 @@ def test_a_run_is_suspended_resumed_in_its_place_and_deleted(local_job: LocalJob
     assert "runs/other.1" in deleted
     assert not local_job.run.exists()
     local_job.assert_nothing_left()
+
+
+FAILS = """
+import os, sys, time
+print("out of rank", os.environ["RANK"])  # the pipe to the supervisor has no buffer
+if not os.path.exists("failed"):
+    open("failed", "w").close()
+    raise RuntimeError("planned")
+time.sleep(1000)
+"""
+
+
+def test_a_script_s_own_output_is_shown_as_it_comes_and_a_traceback_by_previous(local_job: LocalJob) -> None:
+    (local_job.folder / "fails.py").write_text(FAILS)
+    with local_job.running(local_job.write(job(replicas=1, trainer={"script": "fails.py"}))):
+        wait_until(lambda: len(local_job.status.get("attempts", ())) == 2 and local_job.processes(), "the second attempt")
+        wait_until(lambda: local_job.shows("logs", "tiny").count("out of rank 0") == 2, "what the script printed")
+        previous = local_job.shows("logs", "tiny", "--previous")
+    assert absent(previous, "Traceback", "fails.py", "RuntimeError: planned") == []
+    assert previous.count("out of rank 0") == 1
+
+
+def test_run_and_validate_answer_programs_in_json(local_job: LocalJob) -> None:
+    file = local_job.write(job(trainer={"script": "train.py 5 0"}))
+    answer = json.loads(local_job.shows("validate", file, "-o", "json"))
+    assert (answer["valid"], answer["job"], answer["warnings"]) == (True, "default/tiny", [])
+    assert json.loads(local_job.shows("run", file, "-o", "json", "--quiet"))["status"]["phase"] == "Succeeded"
+    refused = local_job.command("validate", local_job.write(job(strategy="DDDP")), "-o", "json")
+    [problem] = json.loads(refused.stdout)["problems"]
+    assert (refused.returncode, problem["field"]) == (11, "spec.strategy")

@@ -80,7 +80,7 @@ def test_what_a_task_refuses_is_the_message_of_the_one_who_measures(tmp_path: Pa
 )
 def test_a_plan_is_made_of_what_was_measured_and_leaves_nothing_but_its_page(example: str, strategy: str, tmp_path: Path) -> None:
     job_file = EXAMPLES / f"{example}.yaml"
-    command = [sys.executable, "-m", "muster.cli", "plan", str(job_file), "-o", "plan.html"]
+    command = [sys.executable, "-m", "muster.cli", "plan", str(job_file), "-f", "plan.html"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=540, check=False)
     assert ended.returncode == 0, ended.stderr
     assert f"istribute this: {strategy} with" in ended.stdout

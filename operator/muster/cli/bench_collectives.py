@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     "--seconds", type=click.FloatRange(0.01, 60), default=0.4, show_default=True, help="Seconds to measure each figure, approximately."
 )
 @click.option("--largest", type=click.IntRange(1, 4096), default=64, show_default=True, help="Size of the largest message, in MiB.")
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Also write a page with plots.")
+@click.option("-f", "--file", "output", type=click.Path(path_type=Path, dir_okay=False), help="Also write a page with plots.")
 @click.option("--manifest", is_flag=True, help="Measure nothing. Print the job that measures on a cluster, for kubectl apply -f -.")
 @click.option(
     "--log",

@@ -15,7 +15,7 @@ ALL_FAILED = 10
 
 @click.command()
 @click.argument("file", metavar="COMPARE.YAML", type=click.Path(path_type=Path))
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Page; default: compare.html in the run directory.")
+@click.option("-f", "--file", "output", type=click.Path(path_type=Path, dir_okay=False), help="Default: compare.html in the run directory.")
 @presets_option
 @click.option("--run-dir", type=click.Path(path_type=Path, file_okay=False), help="Default: runs/<name of the file>.")
 def compare(file: Path, output: Path | None, run_dir: Path | None, presets: Path | None) -> int:

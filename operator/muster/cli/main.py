@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 import sys
@@ -16,30 +17,41 @@ from muster.api.problems import InvalidJobError
 from muster_contract.environment import DEBUG
 from muster_contract.text import escape_on_output, printable
 
-COMMANDS: Mapping[str, str] = {
-    "bench-collectives": "muster.cli.bench_collectives:bench_collectives",
-    "compare": "muster.cli.compare:compare",
-    "convert": "muster.cli.convert:convert",
-    "completion": "muster.cli.completion:completion",
-    "debug-dump": "muster.cli.watching:debug_dump",
-    "delete": "muster.cli.jobs:delete",
-    "explain": "muster.cli.jobs:explain",
-    "get": "muster.cli.jobs:get",
-    "logs": "muster.cli.watching:logs",
-    "plan": "muster.cli.plan:plan",
-    "render": "muster.cli.render:render",
-    "report": "muster.cli.report:report",
-    "restart": "muster.cli.jobs:restart",
-    "resume": "muster.cli.jobs:resume",
-    "run": "muster.cli.run:run",
-    "scale": "muster.cli.jobs:scale",
-    "schema": "muster.cli.schema:schema",
-    "submit": "muster.cli.jobs:submit",
-    "suspend": "muster.cli.jobs:suspend",
-    "ui": "muster.cli.ui:ui",
-    "validate": "muster.cli.validate:validate",
-    "watch": "muster.cli.watching:watch",
+GROUPS: Mapping[str, Mapping[str, str]] = {
+    "Job files": {
+        "validate": "muster.cli.validate:validate",
+        "convert": "muster.cli.convert:convert",
+        "render": "muster.cli.render:render",
+        "schema": "muster.cli.schema:schema",
+    },
+    "Start a job": {
+        "run": "muster.cli.run:run",
+        "submit": "muster.cli.jobs:submit",
+    },
+    "See what a job does": {
+        "get": "muster.cli.jobs:get",
+        "watch": "muster.cli.watching:watch",
+        "logs": "muster.cli.watching:logs",
+        "explain": "muster.cli.jobs:explain",
+        "report": "muster.cli.report:report",
+        "ui": "muster.cli.ui:ui",
+        "debug-dump": "muster.cli.watching:debug_dump",
+    },
+    "Change a job": {
+        "suspend": "muster.cli.jobs:suspend",
+        "resume": "muster.cli.jobs:resume",
+        "restart": "muster.cli.jobs:restart",
+        "scale": "muster.cli.jobs:scale",
+        "delete": "muster.cli.jobs:delete",
+    },
+    "Measure": {
+        "plan": "muster.cli.plan:plan",
+        "compare": "muster.cli.compare:compare",
+        "bench-collectives": "muster.cli.bench_collectives:bench_collectives",
+    },
+    "Set up": {"completion": "muster.cli.completion:completion"},
 }
+COMMANDS: Mapping[str, str] = {name: place for group in GROUPS.values() for name, place in group.items()}
 
 BAD_CONFIGURATION = 11
 INTERNAL_ERROR = 1
@@ -62,6 +74,20 @@ class LazyGroup(click.Group):
                 raise
             return None
         return command if isinstance(command, click.Command) else None
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            near = difflib.get_close_matches(name, COMMANDS, 3)
+            ctx.fail(f"there is no command {printable(name)}; " + (f"did you mean {' or '.join(near)}?" if near else "see muster --help"))
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, group in GROUPS.items():
+            commands = {name: self.get_command(ctx, name) for name in group}
+            rows = [(name, command.get_short_help_str(limit=sys.maxsize)) for name, command in commands.items() if command is not None]
+            with formatter.section(title):
+                formatter.write_dl(rows)
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

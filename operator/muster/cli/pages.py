@@ -25,7 +25,7 @@ def write(page: Page, output: Path | None, *, default: Path | None = None) -> Pa
     from muster.tools.report.page import as_html
 
     try:
-        return write_text(as_html(page), output, default=default, option="--output")
+        return write_text(as_html(page), output, default=default, option="--file")
     except ReportError as error:
         raise RefusalError(str(error)) from error
 

@@ -33,7 +33,7 @@ USABLE = 0.9  # of a machine's memory
     show_default=True,
     help="With --gbits: round trip of the network, in milliseconds.",
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Also write a page.")
+@click.option("-f", "--file", "output", type=click.Path(path_type=Path, dir_okay=False), help="Also write a page.")
 @presets_option
 def plan(*, job: str, gbits: float | None, round_trip: float, output: Path | None, presets: Path | None) -> None:
     """Says whether the job in JOB.YAML should be distributed, with which strategy, world and batch for each process, and why.

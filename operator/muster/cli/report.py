@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("run_dir", metavar="RUN_DIR|JOB", type=click.Path(path_type=Path))
 @click.option(
-    "-o",
-    "--output",
+    "-f",
+    "--file",
+    "output",
     type=click.Path(path_type=Path, dir_okay=False),
     help="File to write; default: report.html in the run directory, or JOB-report.html.",
 )

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from muster.cli import job_file
+from muster.cli.on_jobs import output_option
 from muster_contract.batch import learning_rate_factor, split
+
+BAD_CONFIGURATION = 11
 
 if TYPE_CHECKING:
     from muster.api.spec import TrainingJobSpec
@@ -17,12 +21,28 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("job", metavar="JOB.YAML")
 @click.option("-n", "--namespace", help="Namespace instead of the one in the file.")
+@output_option("text", "json", default="text")
 @job_file.presets_option
-def validate(*, job: str, namespace: str | None, presets: Path | None) -> None:
+def validate(*, job: str, namespace: str | None, output: str, presets: Path | None) -> int:
     """Checks the job in JOB.YAML (- for standard input). Shows its problems, or the world that it makes."""
-    read, _ = job_file.rendered(job, namespace=namespace, presets=presets)
+    from muster.admission.validate import remarks
+    from muster.api.problems import InvalidJobError
+
+    try:
+        read, _ = job_file.rendered(job, namespace=namespace, presets=presets)
+    except InvalidJobError as error:
+        if output == "text":
+            raise
+        problems = [{"field": each.field, "message": each.message, "reason": each.reason} for each in error.problems]
+        click.echo(json.dumps({"valid": False, "problems": problems}, indent=2))
+        return BAD_CONFIGURATION
+    if output == "json":
+        answer = {"valid": True, "job": read.key, "world": describe(read.spec), "warnings": [str(each) for each in remarks(read)]}
+        click.echo(json.dumps(answer, indent=2))
+        return 0
     job_file.show_remarks(read, job)
     click.echo(f"{job}: {read.key} is valid: {describe(read.spec)}.")
+    return 0
 
 
 def describe(spec: TrainingJobSpec) -> str:

@@ -36,12 +36,13 @@ class Display(Protocol):
         """Removes the live panel. Lines may still follow."""
 
 
-def make_display(*, quiet: bool) -> Display:
-    """The display for standard output."""
+def make_display(*, quiet: bool, to_stderr: bool = False) -> Display:
+    """The display for standard output, or standard error."""
+    out = sys.stderr if to_stderr else sys.stdout
     if quiet:
-        return PlainDisplay(sys.stdout, time.monotonic, progress=False)
-    console = Console(highlight=False)
-    return PanelDisplay(console) if console.is_terminal and not console.is_dumb_terminal else PlainDisplay(sys.stdout, time.monotonic)
+        return PlainDisplay(out, time.monotonic, progress=False)
+    console = Console(highlight=False, stderr=to_stderr)
+    return PanelDisplay(console) if console.is_terminal and not console.is_dumb_terminal else PlainDisplay(out, time.monotonic)
 
 
 class PlainDisplay:

@@ -38,6 +38,8 @@ class RunRequest:
     show_logs: bool = False
     quiet: bool = False
     presets: Path | None = None
+    to_stderr: bool = False
+    """Whether progress and messages go to standard error."""
 
     @property
     def command(self) -> str:
@@ -51,18 +53,20 @@ class RunRequest:
         return shlex.join(["muster", "run", self.job_file, *options])
 
 
-def run_file(request: RunRequest) -> ExitCode:
-    """Runs the job. Raises RunError or InvalidJobError if it cannot run. The message names the job file if that is at fault."""
+def run_file(request: RunRequest) -> tuple[ExitCode, Path]:
+    """Runs the job. Returns the exit code and the run directory.
+
+    Raises RunError or InvalidJobError if it cannot run. The message names the job file if that is at fault."""
     try:
         return _run_file(request)
     except FieldError as error:
         raise FieldError(f"{request.job_file}: {error}") from error
 
 
-def _run_file(request: RunRequest) -> ExitCode:
+def _run_file(request: RunRequest) -> tuple[ExitCode, Path]:
     allowed = PortRange.parse(request.ports) if request.ports else None
     job = read_with_preset(request.job_file, request.presets, overridden(read_job(request.job_file), request.overrides))
-    display = make_display(quiet=request.quiet)
+    display = make_display(quiet=request.quiet, to_stderr=request.to_stderr)
     settings = Settings(
         cwd=Path.cwd(),
         job_file=Path(request.job_file),
@@ -70,16 +74,17 @@ def _run_file(request: RunRequest) -> ExitCode:
         ports=allowed,
         show_logs=request.show_logs,
     )
+    directory = request.run_dir or Path("runs") / job.metadata.name
     start = open_run(
         job,
-        request.run_dir or Path("runs") / job.metadata.name,
+        directory,
         resume=request.resume,
         fresh=request.fresh,
         now=datetime.now(UTC),
         command=request.command,
         say=display.line,
     )
-    return _run_started(start, settings, display)
+    return _run_started(start, settings, display), directory
 
 
 def run_job(

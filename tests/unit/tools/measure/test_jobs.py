@@ -121,7 +121,7 @@ def test_the_log_of_a_pod_contains_the_same_events_as_a_run(tmp_path: Path) -> N
     assert in_log(lines) == [*LINK, *MEASURED]
     log, page = tmp_path / "log", tmp_path / "page.html"
     log.write_text("\n".join(lines))
-    ended = CliRunner().invoke(bench_collectives, [str(DDP), "--log", str(log), "-o", str(page)])
+    ended = CliRunner().invoke(bench_collectives, [str(DDP), "--log", str(log), "-f", str(page)])
     assert ended.exit_code == 0, ended.output
     assert as_text(collectives_page.overview(collectives(MEASURED), socket(LINK))).splitlines()[1] in ended.output
     assert "AllReduce Ring" in page.read_text()

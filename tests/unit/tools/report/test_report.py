@@ -417,9 +417,9 @@ def test_a_link_in_a_run_directory_does_not_lead_the_report_to_another_file(run_
     (run_dir / "report.html").symlink_to(victim)
     refused = CliRunner().invoke(report, [str(run_dir)])
     assert refused.exit_code == 11
-    assert absent(refused.output, "report.html", "is a link", "--output") == []
+    assert absent(refused.output, "report.html", "is a link", "--file") == []
     assert victim.read_text() == "mine"
-    assert CliRunner().invoke(report, [str(run_dir), "--output", str(run_dir / "report.html")]).exit_code == 0, "the user named it"
+    assert CliRunner().invoke(report, [str(run_dir), "--file", str(run_dir / "report.html")]).exit_code == 0, "the user named it"
     assert "<html" in victim.read_text()
 
 
