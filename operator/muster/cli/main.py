@@ -19,6 +19,7 @@ from muster_contract.text import escape_on_output, printable
 
 GROUPS: Mapping[str, Mapping[str, str]] = {
     "Job files": {
+        "init": "muster.cli.init:init",
         "validate": "muster.cli.validate:validate",
         "convert": "muster.cli.convert:convert",
         "render": "muster.cli.render:render",
