@@ -63,6 +63,17 @@ def test_a_submitted_job_runs_is_listed_suspended_resumed_scaled_and_deleted(
     assert "no jobs" in muster("get").stderr
 
 
+def test_a_job_is_changed_by_set_and_a_dry_run_creates_nothing(muster: Muster, jobs: Jobs, job_file: Path) -> None:
+    dry = muster("submit", str(job_file), "--dry-run")
+    assert (dry.returncode, absent(dry.stdout, "digits would be accepted", jobs.namespace)) == (0, [])
+    assert "no jobs" in muster("get").stderr
+    assert muster("submit", str(job_file), "--set", "spec.batch.globalSize=32").returncode == 0
+    assert jobs.get("digits")["spec"]["batch"]["globalSize"] == 32
+    refused = muster("submit", str(job_file), "--set", "spec.batch.globalSise=32", "--dry-run")
+    assert (refused.returncode, absent(refused.stderr, "--set", "globalSise")) == (11, [])
+    assert muster("submit", str(job_file), "--dry-run").returncode == 8
+
+
 def test_code_of_a_folder_replaces_the_config_map_of_the_file_and_goes_with_the_job(muster: Muster, jobs: Jobs, tmp_path: Path) -> None:
     code = tmp_path / "code"
     code.mkdir()

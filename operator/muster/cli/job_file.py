@@ -19,6 +19,10 @@ presets_option = click.option(
     "Default: $MUSTER_PRESETS.",
 )
 
+set_option = click.option(
+    "--set", "settings", metavar="FIELD=VALUE", multiple=True, help="Set a field of the job: spec.trainer.config.epochs=3."
+)
+
 
 def rendered(
     path: str, *, namespace: str | None = None, attempt: int = 0, presets: Path | None = None

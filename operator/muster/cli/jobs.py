@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from muster.cli.job_file import set_option
 from muster.cli.on_jobs import Target, cluster_options, job_argument, job_names, on_job, on_jobs, output_option
 from muster.cli.refusal import RefusalError
 
 if TYPE_CHECKING:
-    from muster.client.async_job import Backend, RankProcess
+    from muster.client.async_job import RankProcess
+    from muster.client.either_backend import EitherBackend
     from muster.kubernetes.objects import Object
 
 MOST_WIDE = 20
@@ -22,9 +24,11 @@ _HALF_WAY = "interrupted: {name} may be suspended. See muster get {name}; it goe
 @click.command()
 @click.argument("job", metavar="JOB.YAML")
 @click.option("--code", type=click.Path(path_type=Path, file_okay=False), help="Folder whose files the pods get in /code.")
+@set_option
+@click.option("--dry-run", is_flag=True, help="Only ask the cluster whether it would accept the job.")
 @click.option("-w", "--watch", "follow", is_flag=True, help="Show the progress until the job has ended.")
 @cluster_options
-def submit(*, job: str, code: Path | None, follow: bool, target: Target) -> int:
+def submit(*, job: str, code: Path | None, settings: tuple[str, ...], dry_run: bool, follow: bool, target: Target) -> int:
     """Creates the job in JOB.YAML (- for standard input) on a cluster.
 
     The files of --code go into a ConfigMap that is deleted with the job: at most 1 MB, no folders. It replaces trainer.code.
@@ -32,12 +36,20 @@ def submit(*, job: str, code: Path | None, follow: bool, target: Target) -> int:
     from muster.admission.read import read_job
     from muster.cli.job_file import show_remarks
     from muster.client.watch import watch as watch_job
+    from muster.local.errors import RunError
+    from muster.local.overrides import overridden
 
-    read = read_job(job)
+    try:
+        read = overridden(read_job(job), settings)
+    except RunError as error:
+        raise RefusalError(str(error), error.code) from error
     show_remarks(read, job)
 
-    async def work(backend: Backend) -> int:
-        created = await backend.submit(read, file=None, code=code)
+    async def work(backend: EitherBackend) -> int:
+        created = await backend.submit(read, file=None, code=code, dry_run=dry_run)
+        if dry_run:
+            click.echo(f"{created.name} would be accepted in namespace {created.namespace}. Nothing was created")
+            return 0
         place = f"-n {created.namespace} {created.name}"
         click.echo(f"{created.name} submitted to namespace {created.namespace}. See muster watch {place}, muster logs -f {place}")
         return await watch_job(created) if follow else 0
@@ -62,7 +74,7 @@ def get(*, names: tuple[str, ...], everywhere: bool, output: str, target: Target
     """
     from muster.client.job_text import jobs_as, processes_as_table, run_directory
 
-    async def work(backend: Backend) -> tuple[list[Object], list[str], list[tuple[str, RankProcess]]]:
+    async def work(backend: EitherBackend) -> tuple[list[Object], list[str], list[tuple[str, RankProcess]]]:
         if names:
             listing = [await (await backend.get(name, namespace=None)).document() for name in names]
         else:
@@ -162,7 +174,7 @@ def delete(*, names: tuple[str, ...], target: Target) -> None:
     A run of this machine saves and ends. Its directory is moved aside, to <run directory>.1 and so on.
     """
 
-    async def work(backend: Backend) -> None:
+    async def work(backend: EitherBackend) -> None:
         for name in names:
             moved = await (await backend.get(name, namespace=None)).delete()
             click.echo(f"{name} is deleted. Its checkpoints stay" + (f" in {moved}" if moved else ""))

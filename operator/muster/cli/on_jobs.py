@@ -14,8 +14,9 @@ from muster.cli.refusal import RefusalError
 from muster.client.errors import missing_package
 
 if TYPE_CHECKING:
-    from muster.client.async_job import AsyncJob, Backend
+    from muster.client.async_job import AsyncJob
     from muster.client.connection import Connection
+    from muster.client.either_backend import EitherBackend
 
 Result = TypeVar("Result")
 Target = tuple[str | None, ...]
@@ -50,7 +51,7 @@ def output_option(*formats: str, default: str) -> Callable[[Callable[..., Any]],
     return click.option("-o", "--output", type=click.Choice(formats), default=default, show_default=True, help="Format.")
 
 
-def on_jobs(target: Target, work: Callable[[Backend], Awaitable[Result]]) -> Result:
+def on_jobs(target: Target, work: Callable[[EitherBackend], Awaitable[Result]]) -> Result:
     """Runs `work` with the runs of this machine and the jobs of the cluster. Raises RefusalError with a sentence and the exit code."""
     from muster.client.either_backend import EitherBackend
 
@@ -67,7 +68,7 @@ def on_jobs(target: Target, work: Callable[[Backend], Awaitable[Result]]) -> Res
 def on_job(target: Target, name: str, work: Callable[[AsyncJob], Awaitable[Result]]) -> Result:
     """Runs `work` with the job of this name: a run of this machine, or else a job of the cluster."""
 
-    async def session(backend: Backend) -> Result:
+    async def session(backend: EitherBackend) -> Result:
         return await work(await backend.get(name, namespace=None))
 
     return on_jobs(target, session)
@@ -97,7 +98,7 @@ def _explained(session: Coroutine[Any, Any, Result]) -> Result:
 def job_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The names of jobs that begin like this. The list is empty if the cluster does not answer soon."""
 
-    async def names(backend: Backend) -> list[str]:
+    async def names(backend: EitherBackend) -> list[str]:
         async with asyncio.timeout(COMPLETION_SECONDS):
             return [str(job["metadata"]["name"]) for job in await backend.documents(all_namespaces=False, whole=False)]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from muster.cli.job_file import presets_option
+from muster.cli.job_file import presets_option, set_option
 from muster.cli.on_jobs import output_option
 from muster.cli.refusal import RefusalError
 
@@ -20,7 +20,7 @@ STOPPED = 21
 @click.option("--fresh", is_flag=True, help="Move that run aside, to <run directory>.1 and so on, and start over.")
 @click.option("--run-dir", type=click.Path(path_type=Path, file_okay=False), help="Default: runs/<job name>.")
 @click.option("--ports", metavar="FIRST-LAST", help="Use only ports of this range; default: any that are free.")
-@click.option("--set", "settings", metavar="FIELD=VALUE", multiple=True, help="Set a field of the job: spec.trainer.config.epochs=3.")
+@set_option
 @presets_option
 @click.option("--logs", "--verbose", "-v", "logs", is_flag=True, help="Show what the replicas print.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress; only what happened.")

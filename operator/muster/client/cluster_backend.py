@@ -34,10 +34,10 @@ class ClusterBackend:
         self._opening = asyncio.Lock()
         self._connection: Connection | None = None
 
-    async def submit(self, job: TrainingJob, *, file: Path | None, code: Path | None) -> AsyncJob:
+    async def submit(self, job: TrainingJob, *, file: Path | None, code: Path | None, dry_run: bool = False) -> AsyncJob:
         own = job.metadata.namespace if "namespace" in job.metadata.model_fields_set else None
         connection = await self._connected(self._target.namespace or own)
-        await submit(connection, job, code=code)
+        await submit(connection, job, code=code, dry_run=dry_run)
         return ClusterJob(connection, job.metadata.name)
 
     async def get(self, name: str, *, namespace: str | None) -> AsyncJob:

@@ -6,13 +6,17 @@ import os
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from muster.api.job import TrainingJob
 from muster.client import errors
-from muster.client.async_job import AsyncJob, Backend
+from muster.client.async_job import AsyncJob
 from muster.client.local_backend import LocalBackend
 from muster.kubernetes.objects import Object
 from muster.local.rundir import has_run
+
+if TYPE_CHECKING:
+    from muster.client.cluster_backend import ClusterBackend
 
 RUNS = Path("runs")
 """The folder with the runs of `muster run`."""
@@ -24,7 +28,7 @@ def is_path(name: str) -> bool:
     return Path(name).name != name
 
 
-def cluster_backend(namespace: str | None, context: str | None, kubeconfig: str | None) -> Backend:
+def cluster_backend(namespace: str | None, context: str | None, kubeconfig: str | None) -> ClusterBackend:
     """The jobs of a cluster. Raises ClientError if the extra `cluster` is not installed."""
     try:
         from muster.client.cluster_backend import ClusterBackend
@@ -44,12 +48,12 @@ class EitherBackend:
     def __init__(self, target: tuple[str | None, ...]) -> None:
         self._target = target
         self._local = LocalBackend(RUNS, detach=True) if not any(target) else None
-        self._cluster: Backend | None = None
+        self._cluster: ClusterBackend | None = None
         self._silence = ""
 
-    async def submit(self, job: TrainingJob, *, file: Path | None, code: Path | None) -> AsyncJob:
-        """Submits to the cluster."""
-        return await self._remote().submit(job, file=file, code=code)
+    async def submit(self, job: TrainingJob, *, file: Path | None, code: Path | None, dry_run: bool = False) -> AsyncJob:
+        """Submits to the cluster. With `dry_run`, only asks whether it would accept the job."""
+        return await self._remote().submit(job, file=file, code=code, dry_run=dry_run)
 
     async def get(self, name: str, *, namespace: str | None = None) -> AsyncJob:
         if self._local is None:
@@ -87,7 +91,7 @@ class EitherBackend:
         if self._cluster is not None:
             await self._cluster.close()
 
-    def _remote(self) -> Backend:
+    def _remote(self) -> ClusterBackend:
         if self._cluster is None:
             self._cluster = cluster_backend(*self._target)
         return self._cluster

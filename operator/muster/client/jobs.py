@@ -55,8 +55,9 @@ class Jobs:
         kept = cuts.Cuts(lambda job: job)
         return [kept.of(job) async for table in self.connection.tables(self._folder(everywhere=everywhere)) for job in jobs_in(table)]
 
-    async def create(self, manifest: Object) -> Object:
-        return await self.connection.create(self._folder(), manifest)
+    async def create(self, manifest: Object, *, dry_run: bool = False) -> Object:
+        """Creates the job. With `dry_run`, the API server only checks it."""
+        return await self.connection.create(self._folder(), manifest, **({"dryRun": "All"} if dry_run else {}))
 
     async def patch(self, name: str, body: Object) -> Object:
         try:
@@ -113,7 +114,7 @@ class Jobs:
         name, uid = job["metadata"]["name"], job["metadata"]["uid"]
         manifest = manifest_of(job)
         with suppress(errors.ConflictError):  # the expected answer: admission accepts the job, and its name is in use
-            await self.connection.create(self._folder(), manifest, dryRun="All")
+            await self.create(manifest, dry_run=True)
         code = await self._own_code(job)
         if code is not None:
             await self.connection.patch(code, {"metadata": {"ownerReferences": None}})

@@ -14,22 +14,22 @@ from muster.client.jobs import Jobs
 from muster.kubernetes.objects import Object
 
 
-async def submit(connection: Connection, job: TrainingJob, *, code: Path | None = None) -> Object:
+async def submit(connection: Connection, job: TrainingJob, *, code: Path | None = None, dry_run: bool = False) -> Object:
     """Creates the job, and the ConfigMap with its code, in place of the one that the job names. The ConfigMap goes with the job, which
-    owns it. Raises a ClientError."""
+    owns it. With `dry_run`, the API server checks the job and creates nothing. Raises a ClientError."""
     jobs = Jobs(connection)
     manifest = _manifest(job, connection.namespace)
     config_map = config_map_of(code, job=job.metadata.name, namespace=connection.namespace) if code else None
     if config_map is not None:
         manifest["spec"]["trainer"]["code"] = {"configMap": {"name": config_map["metadata"]["name"]}}
     try:
-        created = await jobs.create(manifest)
+        created = await jobs.create(manifest, dry_run=dry_run)
     except errors.ConflictError as error:
         name = job.metadata.name
         raise errors.ConflictError(
             f"a job {name} exists in namespace {connection.namespace}: delete it (muster delete {name}), restart it, or choose another name"
         ) from error
-    if config_map is not None:
+    if config_map is not None and not dry_run:
         await _create_code(connection, config_map, owner=created)
     return created
 
