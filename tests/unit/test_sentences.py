@@ -288,7 +288,7 @@ SENTENCES: Mapping[Callable[[], str], str] = {
     late_start: "not all replicas ran within 100 s: worker-1 (1 of 2 run): ImagePullBackOff: no such image",
     not_valid: "the job is not valid, so nothing is started: spec.batch.globalSize: write at least 1",
     spent_budget: (
-        "the budget of 0 restarts after failures of class Application is used up; worker-0: the container ran out of memory: raise "
+        "your code failed once (limit: 0 restarts); worker-0: the container ran out of memory: raise "
         "resources.limits.memory of its container in spec.roles.worker.template (rank 0: ended by signal 9 (SIGKILL))"
     ),
     still_running: "completed; still running, and holding resources, because cleanPodPolicy is None: worker-1",

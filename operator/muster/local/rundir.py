@@ -352,8 +352,8 @@ def progress_phrase(run: TrainingJob) -> str:
     """The progress of the run in a directory, in a few words."""
     status = run.status
     if status.phase is Phase.SUCCEEDED:
-        return "finished"
+        return "has finished"
     step = status.progress.step if status.progress else 0
     total = status.progress.total_steps if status.progress else None
     steps = f"step {step}" + (f" of {total}" if total else "")
-    return f"failed at {steps}" if status.phase is Phase.FAILED else f"unfinished at {steps}"
+    return f"failed at {steps}" if status.phase is Phase.FAILED else f"is at {steps}"

@@ -52,10 +52,8 @@ def open_run(job: TrainingJob, path: Path, *, resume: bool, fresh: bool, now: da
     try:
         run = directory.load() if not fresh else _load_if_readable(directory)
         if run is not None and not (fresh or resume):
-            raise ConfigurationError(
-                f"{path}: the run of {run.metadata.name} in it is {progress_phrase(run)}; "
-                f"continue it with: {command} --resume, or move it aside and start over with: {command} --fresh"
-            )
+            go_on = "" if run.status.phase is Phase.SUCCEEDED else f" Continue it with: {command} --resume."
+            raise ConfigurationError(f"{path}: this run {progress_phrase(run)}.{go_on} Start over with: {command} --fresh")
         if run is not None:
             _end_leftovers(run, directory, say)
         if fresh:

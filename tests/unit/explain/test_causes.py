@@ -288,7 +288,7 @@ TABLE: list[tuple[str, Source, str, str]] = [
         "BudgetExceeded",
         E,
         "ApplicationLimitExceeded",
-        "the budget of 3 restarts after failures of class Application is used up; worker-0: x",
+        "your code failed 4 times (limit: 3 restarts); worker-0: x",
     ),
     ("Failed", E, "RepeatedError", "the same error twice in a row at the same step: x"),
     ("StartupDeadline", E, "StartupDeadlineExceeded", "not all replicas ran within 1800 s: worker-1 (1 of 2 run)"),

@@ -395,11 +395,11 @@ def test_a_failed_attempt_names_the_command_for_its_log_also_if_it_is_the_first(
 
 def test_the_end_of_a_job_does_not_repeat_the_error_of_its_last_attempt() -> None:
     error = {"attempt": 3, "class": "Application", "reason": "UserError", "message": "ValueError: no such column", "replica": "worker-0"}
-    message = "the budget of 3 restarts is used up; worker-0: ValueError: no such column"
+    message = "your code failed 4 times (limit: 3 restarts); worker-0: ValueError: no such column"
     failed = {"type": "Failed", "status": "True", "reason": "ApplicationLimitExceeded", "message": message}
     first, second = explain(of({"phase": "Failed", "attempts": [error], "conditions": [failed]})).findings
     assert "no such column" in first.sentence
-    assert second.sentence.endswith("the budget of 3 restarts is used up")
+    assert second.sentence.endswith("your code failed 4 times (limit: 3 restarts)")
 
 
 def test_the_deadline_does_not_repeat_what_the_pods_waited_for() -> None:

@@ -109,7 +109,7 @@ def test_the_message_of_a_failed_job_names_the_spent_budget() -> None:
     story.see(failed(code=10, seconds=20, message="ValueError: no"), seconds=20)
     assert story.status.phase is Phase.FAILED
     assert story.condition("Failed") == ("True", "ApplicationLimitExceeded")
-    assert absent(story.status.message, "Application", "worker-0", "ValueError: no") == []
+    assert absent(story.status.message, "your code failed once (limit: 0 restarts)", "worker-0", "ValueError: no") == []
 
 
 def test_the_message_lists_only_a_few_replicas() -> None:

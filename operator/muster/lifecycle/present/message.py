@@ -22,9 +22,11 @@ def message(status: TrainingJobStatus, state: State, facts: Facts) -> str:
 
 
 def failure_sentence(record: AttemptRecord) -> str:
-    """Why an attempt ended, such as `UserError of worker-1: ...`."""
+    """Why an attempt ended, such as `UserError of worker-1: ...` or `worker-1 was killed: ...`."""
     reason = record.reason.value if record.reason else "an unknown end"
     subject = f"{reason} of {record.replica}" if record.replica else reason
+    if record.reason is Reason.PROCESS_KILLED and record.replica:
+        subject = f"{record.replica} was killed"
     return f"{subject}: {record.message}" if record.message else subject
 
 

@@ -22,7 +22,7 @@ def waiting_sentence(status: TrainingJobStatus, facts: Facts, *, brief: bool = F
     of the cluster if the cause is clear."""
     awaited = acknowledging(status, facts)
     if awaited:
-        return f"{listed([view.label for view in awaited])} to end the processes of the attempt before"
+        return f"{listed([view.label for view in awaited])} to stop"
     older = facts.older_than(status.attempt)
     if older:
         return f"{listed([view.name for view in older])} of an older attempt to be gone{_stuck(older, facts)}"

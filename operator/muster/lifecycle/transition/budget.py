@@ -107,13 +107,22 @@ def _over_limit(status: TrainingJobStatus, facts: Facts, record: AttemptRecord, 
     assert record.failure_class is not None
     assert record.end_time is not None
     limit = _limit(facts, record.failure_class)
-    if limit < 0 or _charged_before(status, facts, record, record.failure_class, until=record.end_time) < limit:
+    charged = _charged_before(status, facts, record, record.failure_class, until=record.end_time)
+    if limit < 0 or charged < limit:
         return None
     window = facts.spec.recovery.infrastructure.window_seconds
     within = f" within {window} s" if record.failure_class is FailureClass.INFRASTRUCTURE else ""
     restarts = "restart" if limit == 1 else "restarts"
-    message = f"the budget of {limit} {restarts}{within} after failures of class {record.failure_class} is used up; {last}"
+    times = "once" if charged == 0 else f"{charged + 1} times"
+    message = f"{_HAPPENED[record.failure_class]} {times}{within} (limit: {limit} {restarts}); {last}"
     return Verdict(_EXCEEDED[record.failure_class], message, record.attempt)
+
+
+_HAPPENED = {
+    FailureClass.PREEMPTION: "the job was preempted",
+    FailureClass.INFRASTRUCTURE: "the infrastructure failed",
+    FailureClass.APPLICATION: "your code failed",
+}
 
 
 def _limit(facts: Facts, failure_class: FailureClass) -> int:
