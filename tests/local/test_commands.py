@@ -29,7 +29,7 @@ def test_a_run_is_listed_explained_and_followed_as_a_job_of_a_cluster_is(local_j
         assert json.loads(local_job.shows("get", "tiny", "-o", "json"))["status"]["phase"] == "Running"
         ranks = [line.split() for line in local_job.shows("get", "-o", "wide").partition("JOB")[2].splitlines()[1:]]
         pids = [str(process["pid"]) for entry in local_job.processes() for process in entry["processes"]]
-        assert [row[:5] for row in ranks] == [["tiny", f"worker-{rank}", f"{rank}", pids[rank], "Running"] for rank in range(2)]
+        assert [row[:5] for row in ranks] == [["runs/tiny", f"worker-{rank}", f"{rank}", pids[rank], "Running"] for rank in range(2)]
         titles = [psutil.Process(int(pid)).cmdline()[2] for pid in pids]
         assert titles == [f"muster=tiny/worker-{rank}/rank-{rank}" for rank in range(2)]
         assert local_job.shows("explain", "runs/tiny").startswith("tiny is Running")

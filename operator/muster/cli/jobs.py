@@ -84,8 +84,8 @@ def get(*, names: tuple[str, ...], everywhere: bool, output: str, target: Target
             return listing, neglects, []
         if len(listing) > MOST_WIDE:
             raise click.UsageError(f"-o wide reads the processes of each job, and these are {len(listing)}: name at most {MOST_WIDE}")
-        named = [(job["metadata"]["name"], run_directory(job), job["metadata"].get("namespace")) for job in listing]
-        jobs = [(name, await backend.get(run or name, namespace=namespace)) for name, run, namespace in named]
+        named = [(run_directory(job) or job["metadata"]["name"], job["metadata"].get("namespace")) for job in listing]
+        jobs = [(name, await backend.get(name, namespace=namespace)) for name, namespace in named]
         return listing, neglects, [(name, process) for name, job in jobs for process in await job.processes()]
 
     listing, neglects, processes = on_jobs(target, work)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -98,9 +99,12 @@ def _explained(session: Coroutine[Any, Any, Result]) -> Result:
 def job_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The names of jobs that begin like this. The list is empty if the cluster does not answer soon."""
 
+    from muster.client.job_text import run_directory
+
     async def names(backend: EitherBackend) -> list[str]:
         async with asyncio.timeout(COMPLETION_SECONDS):
-            return [str(job["metadata"]["name"]) for job in await backend.documents(all_namespaces=False, whole=False)]
+            jobs = await backend.documents(all_namespaces=False, whole=False)
+            return [Path(run_directory(job)).name or str(job["metadata"]["name"]) for job in jobs]
 
     target = (ctx.params.get("namespace"), ctx.params.get("context"), ctx.params.get("kubeconfig"))
     try:

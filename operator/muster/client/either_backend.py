@@ -56,7 +56,7 @@ class EitherBackend:
         return await self._remote().submit(job, file=file, code=code, dry_run=dry_run)
 
     async def get(self, name: str, *, namespace: str | None = None) -> AsyncJob:
-        if self._local is None:
+        if self._local is None or namespace is not None:  # a run has no namespace
             return await self._remote().get(name, namespace=namespace)
         if is_path(name):
             return await LocalBackend(Path(name).parent, detach=True).get(Path(name).name, namespace=None)

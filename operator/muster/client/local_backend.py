@@ -104,7 +104,7 @@ class LocalBackend:
     def read(self, name: str) -> TrainingJob:
         """The job with its status now. Raises NoJobError."""
         try:
-            job = load_run(self.directory(name)) if name and Path(name).name == name else None
+            job = load_run(self.directory(name)) if name not in ("", "..") and Path(name).name == name else None
         except RunError as error:
             raise errors.RefusedError(str(error)) from error
         if job is None:
