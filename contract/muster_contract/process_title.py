@@ -6,7 +6,7 @@ import ctypes
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from muster_contract.environment import NAMES
 
@@ -16,10 +16,10 @@ _ARG_START = 48 - 3  # the field arg_start of proc_pid_stat(5), counted after th
 
 
 def titled(argv: Sequence[str], environ: Mapping[str, str], what: str) -> tuple[str, ...]:
-    """The command with the job and replica of `environ`, and `what` it runs, such as `rank-0`. Unchanged if it does not begin with
-    Python."""
+    """The command, which begins with a Python 3, with the job and replica of `environ` and `what` it runs, such as `rank-0`. Unchanged
+    if the environment does not name them."""
     names = [environ.get(NAMES[name], "") for name in ("job", "role", "index")]
-    if not PurePath(argv[0]).name.startswith("python") or not all(names):
+    if not all(names):
         return tuple(argv)
     job, role, index = names
     return (argv[0], "-X", f"muster={job.rpartition('/')[2]}/{role}-{index}/{what}", *argv[1:])

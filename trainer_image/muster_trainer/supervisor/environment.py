@@ -27,6 +27,8 @@ class Launch:
     env: Mapping[str, str]
     memory: int | None = None
     """The descriptor of the memory for its snapshots, if any."""
+    title: str = ""
+    """What `ps` shows besides job and replica. Empty for a command of the user, which stays as it is."""
 
 
 def with_world(environ: Mapping[str, str], world: Mapping[str, str]) -> dict[str, str]:
@@ -57,7 +59,7 @@ def plan(environ: Mapping[str, str], replica: ReplicaEnvironment, spec: TrainerS
     launches = []
     for local in range(replica.processes):
         env = _process_environment(shared, spec.strategy.framework, rank=first + local, local_rank=local)
-        launches.append(Launch(first + local, _argv(script, env, python=python), env))
+        launches.append(Launch(first + local, _argv(script, env, python=python), env, title=f"rank-{first + local}"))
     if script is not None:
         for path in {launch.argv[1] for launch in launches}:
             check_script(Path(path), parses=not image.COPIED)  # the Python of another image may have another syntax

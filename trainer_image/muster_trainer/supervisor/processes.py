@@ -116,7 +116,7 @@ def start(launch: Launch, *, takes_orders: bool = False) -> Process:
     descriptors = {name: each for name, each in passed.items() if each is not None}
     try:
         popen = subprocess.Popen(
-            titled(launch.argv, launch.env, f"rank-{launch.rank}"),
+            titled(launch.argv, launch.env, launch.title) if launch.title else launch.argv,
             env={**launch.env, **{name: str(each) for name, each in descriptors.items()}},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
