@@ -5,6 +5,7 @@ Both end as soon as `ray start` ends, because it ends when one of its servers do
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import os
 import re
@@ -13,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,7 +30,7 @@ from muster_ray.layout import ADDRESS, FLAGS, HEAD, JOIN_SECONDS, JOIN_SECONDS_S
 from muster_trainer.host.events import Events
 from muster_trainer.host.sockets import is_loopback
 from muster_trainer.host.stopping import StopRequest
-from muster_trainer.host.user_program import program_words, run_program
+from muster_trainer.host.user_program import program_words, run_program, script_words
 from muster_trainer.host.waiting import listens, seconds_in, until
 
 LOOK_SECONDS = 0.1
@@ -40,6 +42,9 @@ is started again."""
 WRONG_FLAGS = 2
 """The exit code of `ray start` for a flag that it does not know."""
 CALLBACKS = "muster_ray.train.Controller,muster_ray.train.Worker"
+IN_DRIVER = {"RAY_TRAIN_CALLBACKS": CALLBACKS, "RAY_gcs_server_port_wait_time_s": "1"}
+"""Variables of the user's program. The cluster answers when it starts, so one try is enough. By default, `ray.init()` tries an address that
+does not answer for ten minutes. Source: `ray/_private/node.py`."""
 _ENDED = re.compile(r"-- (\w+) \[exit code=(-?\d+)\]")
 _TEMPORARY = Path("/tmp")  # a path of Ray's sockets has at most 107 bytes, so that a run directory is too long
 
@@ -153,13 +158,14 @@ def head(spec: TrainerSpec, events: Events, stop: StopRequest) -> int:
     replica, environ = _prepared()
     place = Place.of(replica, environ[ADDRESS])
     words = program_words(spec, environ)
+    _check_address(spec, environ, place)
     node = Node(place, replica, environ)
     try:
         cluster = _joined(place, node, spec, stop, expected=int(environ.get(NODES, "1")))
         if cluster is None:
             return ExitCode.PREEMPTED
         events.phase(Activity.TRAINING)
-        code = run_program(words, {**environ, "RAY_TRAIN_CALLBACKS": CALLBACKS}, stop, check=node.check)
+        code = run_program(words, {**environ, **IN_DRIVER}, stop, check=node.check)
         return _completed(cluster) if code == ExitCode.COMPLETED else code
     finally:
         node.close()
@@ -202,6 +208,37 @@ def _prepared() -> tuple[ReplicaEnvironment, dict[str, str]]:
         os.environ["RAY_AUTH_TOKEN_PATH"] = str(replica.objects / TOKEN / TOKEN_ENTRY)
     alone = {RANK: "0", NAMES["first_rank"]: "0", NAMES["world_size"]: "1", ADDRESS: place.gcs}
     return replica, {**{name: value for name, value in os.environ.items() if name != EVENTS_FD}, **alone}
+
+
+def own_address(source: str, gcs: str) -> tuple[int, str] | None:
+    """The line and the address of the first `ray.init()` of a program, if each names another host than that of `gcs` or this machine.
+
+    None if a call leaves the address out or computes it, because that call may be the one that counts.
+    """
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "ray.init":
+            address = next((each.value for each in node.keywords if each.arg in ("address", None)), node.args[0] if node.args else None)
+            if not (isinstance(address, ast.Constant) and isinstance(address.value, str)) or address.value == "auto":
+                return None
+            host = address.value.rpartition("://")[2].rpartition(":")[0]
+            if host == gcs.rpartition(":")[0] or is_loopback(host):
+                return None
+            found.append((node.lineno, address.value))
+    return min(found, default=None)
+
+
+def _check_address(spec: TrainerSpec, environ: Mapping[str, str], place: Place) -> None:
+    if spec.script is None:
+        return
+    path = Path(script_words(spec.script, environ)[0])
+    with warnings.catch_warnings(action="ignore"), suppress(SyntaxError, ValueError, RecursionError):  # Python judges the program itself
+        if found := own_address(path.read_text(), place.gcs):
+            number, address = found
+            raise BadConfiguration(
+                f"spec.trainer.script: {path}:{number} calls ray.init() with the address {address!r}; leave the address out, because the "
+                f"job has a Ray cluster of its own, and {ADDRESS} has its address"
+            )
 
 
 def _joined(place: Place, node: Node, spec: TrainerSpec, stop: StopRequest, *, expected: int) -> Cluster | None:

@@ -222,10 +222,11 @@ def test_the_message_of_a_failed_training_is_its_own_and_not_that_of_ray(tmp_pat
 @pytest.mark.parametrize(
     ("program", "config", "sentence"),
     [
-        ("import ray\nray.init('local', num_cpus=1)\n", {}, "without a connection to the job's Ray cluster"),
+        ("import ray\nray.init('ray://other:10001')\n", {}, "own.py:2 calls ray.init() with the address 'ray://other:10001'"),
+        ("import ray\nkind = 'local'\nray.init(kind, num_cpus=1)\n", {}, "without a connection to the job's Ray cluster"),
         ("import ray\nray.init()\n", {"rayStartParams": {"worker": {"no-such-flag": 1}}}, "no-such-flag"),
     ],
-    ids=["own cluster", "unknown flag"],
+    ids=["other address", "own cluster", "unknown flag"],
 )
 def test_a_program_or_flag_that_cannot_work_ends_the_job_with_a_sentence(
     program: str, config: dict[str, Any], sentence: str, tmp_path: Path
@@ -236,6 +237,17 @@ def test_a_program_or_flag_that_cannot_work_ends_the_job_with_a_sentence(
         code, output = finish(process, 300)
     assert code == 11, output
     assert sentence in output
+
+
+@pytest.mark.thorough
+def test_an_address_that_a_program_computes_ends_it_within_a_minute_and_is_named(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("import ray\nport = 1\nray.init(f'127.0.0.1:{port}')\n")
+    document = ray_job("own.py")
+    document["spec"]["recovery"] = {"application": {"limit": 0}}
+    run = LocalJob(tmp_path)
+    code, output = run.muster_run(run.write(document), "--run-dir", "runs/tiny")
+    assert code == 10, output
+    assert "Failed to connect to Ray cluster at" in run.attempts[0]["message"], run.status
 
 
 def test_a_node_that_never_joins_is_named_after_the_deadline(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from muster.admission.validate import problems
 from muster_contract.environment import ReplicaEnvironment
 from muster_ray.layout import FLAGS, OWN_FLAGS
-from muster_ray.nodes import Place, message_of
+from muster_ray.nodes import Place, message_of, own_address
 from tests.support.golden_jobs import environment_of, job_of, pods_of
 
 SCRIPT = {"script": "train.py"}
@@ -115,6 +115,28 @@ def test_nodes_in_a_cluster_find_their_addresses_and_have_a_range_of_ports() -> 
 )
 def test_the_output_of_ray_start_says_which_server_has_ended(log: str, message: str) -> None:
     assert message_of(log) == message
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import ray\nray.init('ray://other:10001')", (2, "ray://other:10001")),
+        ("ray.init(\n    namespace='a',\n    address='10.1.2.3:6379',\n)", (1, "10.1.2.3:6379")),
+        ("ray.init('local', num_cpus=1)", (1, "local")),
+        ("ray.init()", None),
+        ("ray.init(namespace='a')", None),
+        ("ray.init(address='auto')", None),
+        ("ray.init(address=os.environ['CLUSTER'])", None),
+        ("ray.init(**options)", None),
+        ("ray.init('head-0.job:6379')", None),
+        ("ray.init('ray://head-0.job:10001')", None),
+        ("ray.init('localhost:6379')", None),
+        ("try:\n    ray.init('auto')\nexcept ConnectionError:\n    ray.init('local')", None),
+        ("# ray.init('local')\nhelp = \"ray.init('local')\"", None),
+    ],
+)
+def test_another_address_in_a_program_is_found_unless_a_call_may_use_that_of_the_job(source: str, found: tuple[int, str] | None) -> None:
+    assert own_address(source, "head-0.job:6379") == found
 
 
 def replica(role: str, index: int = 0) -> ReplicaEnvironment:
