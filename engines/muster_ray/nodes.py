@@ -15,11 +15,12 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any, TypeVar
 
 from muster_contract.codes import ExitCode
 from muster_contract.environment import EVENTS_FD, NAMES, RANK, ReplicaEnvironment
@@ -33,6 +34,7 @@ from muster_trainer.host.stopping import StopRequest
 from muster_trainer.host.user_program import program_words, run_program, script_words
 from muster_trainer.host.waiting import listens, seconds_in, until
 
+Answer = TypeVar("Answer")
 LOOK_SECONDS = 0.1
 CONNECT_SECONDS = 1.0
 TAIL_LINES, LONGEST_TAIL = 3, 600
@@ -139,17 +141,25 @@ class Cluster:
     """The control service of the cluster, as far as the head asks it."""
 
     def __init__(self, gcs: str) -> None:
-        from ray._raylet import GcsClient
-
-        self._client = GcsClient(address=gcs)
+        self._gcs = gcs
+        self._client: Any = None
 
     def nodes(self) -> int:
         """The number of nodes that are alive."""
-        return sum(1 for node in self._client.get_all_node_info(timeout=CONNECT_SECONDS).values() if node.state == 0)
+        return self._answer(lambda client: sum(1 for node in client.get_all_node_info(timeout=CONNECT_SECONDS).values() if node.state == 0))
 
     def has_driver(self) -> bool:
         """Whether a program has connected to this cluster."""
-        return bool(self._client.get_all_job_info(timeout=CONNECT_SECONDS))
+        return self._answer(lambda client: bool(client.get_all_job_info(timeout=CONNECT_SECONDS)))
+
+    def _answer(self, question: Callable[[Any], Answer]) -> Answer:
+        """Asks with a new client after an error, because a service that was started again refuses the clients of the one before."""
+        from ray._raylet import GcsClient
+
+        client, self._client = self._client or GcsClient(address=self._gcs), None
+        answer = question(client)
+        self._client = client
+        return answer
 
 
 def head(spec: TrainerSpec, events: Events, stop: StopRequest) -> int:
@@ -244,14 +254,12 @@ def _check_address(spec: TrainerSpec, environ: Mapping[str, str], place: Place) 
 def _joined(place: Place, node: Node, spec: TrainerSpec, stop: StopRequest, *, expected: int) -> Cluster | None:
     """Waits until all nodes have joined. None after a request to stop. Raises PeerLost after the deadline."""
     deadline = time.monotonic() + seconds_in(spec, JOIN_SECONDS_SETTING, JOIN_SECONDS)
-    cluster, count = None, 0
+    cluster, count = Cluster(place.gcs), 0
     while time.monotonic() < deadline and not stop.requested:
         node.check()
-        if cluster is None and listens(place.gcs):
-            cluster = Cluster(place.gcs)
         with suppress(Exception):  # errors of Ray have no common type, and the service may not answer yet
-            count = cluster.nodes() if cluster is not None else 0
-        if cluster is not None and count >= expected:
+            count = cluster.nodes() if listens(place.gcs) else 0
+        if count >= expected:
             return cluster
         time.sleep(LOOK_SECONDS)
     if stop.requested:

@@ -7,13 +7,18 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from local_cluster.ports import free_ports
+from muster_ray.nodes import Cluster, Place
+from muster_trainer.host.waiting import listens
 from tests.support.local_jobs import LocalJob, finish, job
 from tests.support.parity import program_of
 from tests.support.waiting import wait_until
@@ -248,6 +253,26 @@ def test_an_address_that_a_program_computes_ends_it_within_a_minute_and_is_named
     code, output = run.muster_run(run.write(document), "--run-dir", "runs/tiny")
     assert code == 10, output
     assert "Failed to connect to Ray cluster at" in run.attempts[0]["message"], run.status
+
+
+@pytest.mark.thorough
+def test_the_nodes_of_a_control_service_that_was_started_again_are_counted() -> None:
+    [port] = free_ports(1)
+    place = Place("head", 0, f"127.0.0.2:{port}", "127.0.0.2", local=True)
+    cluster = Cluster(place.gcs)
+
+    def nodes() -> int:
+        with suppress(Exception):  # the service does not answer yet
+            return cluster.nodes()
+        return 0
+
+    flags = f"--port={port} --num-cpus=0 --object-store-memory=80000000 --include-dashboard=false"
+    for _ in range(2):
+        with tempfile.TemporaryDirectory(dir="/tmp") as folder, subprocess.Popen(place.words(flags, Path(folder))) as servers:
+            try:
+                wait_until(lambda: listens(place.gcs) and nodes() == 1, "the node", 250)
+            finally:
+                servers.terminate()
 
 
 def test_a_node_that_never_joins_is_named_after_the_deadline(tmp_path: Path) -> None:
