@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ pytest.importorskip("ray")
 REPOSITORY = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "ray_programs"
 STEPS = 40
+EPOCHS = 20
 SMALL = {"object-store-memory": 80_000_000, "include-log-monitor": "false"}
 PLAIN = f'''
 """Adds numbers that tasks of Ray compute. After half of its steps, it waits until the test has killed something."""
@@ -210,6 +213,65 @@ def test_a_tensorflow_trainer_trains_on_two_workers_and_commits(tmp_path: Path) 
 )
 def test_a_program_without_ray_train_uses_tasks_actors_runtime_env_and_ray_tune(program: str, printed: str, tmp_path: Path) -> None:
     assert printed in run_of(program, tmp_path, slots=2).logs()
+
+
+@pytest.fixture(scope="module")
+def undisturbed_search(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The loss of each trial of the example with Ray Tune, and the best trial."""
+    with search(tmp_path_factory.mktemp("search")) as run:
+        assert run.wait_for_end(900) == "Succeeded", run.story()
+    return results_of(run)
+
+
+@contextmanager
+def search(folder: Path) -> Iterator[LocalJob]:
+    """The example, which saves the state of its trials each second."""
+    shutil.copy(REPOSITORY / "examples" / "ray" / "tune.py", folder)
+    run = LocalJob(folder)
+    env = {"EPOCHS": str(EPOCHS), "EPOCH_SECONDS": "0.5", "TUNE_GLOBAL_CHECKPOINT_S": "1"}
+    with run.running(run.write(ray_job("tune.py", slots=2)), "--run-dir", "runs/tiny", env=env):
+        yield run
+
+
+def results_of(run: LocalJob) -> list[str]:
+    found = [line for line in run.logs().splitlines() if line.startswith(("rate ", "the best of "))]
+    assert len(found) == 5, run.story()
+    return found
+
+
+def reports_of_trials(run: LocalJob) -> list[list[dict[str, Any]]]:
+    """The reports of each trial that are in the storage."""
+    return [[json.loads(line) for line in path.read_text().splitlines()] for path in run.run.rglob("tune/search/*/result.json")]
+
+
+def ended_trials(run: LocalJob) -> int:
+    """How many trials have ended, as Ray Tune has saved it."""
+    return max((path.read_text().count("TERMINATED") for path in run.run.rglob("tune/search/experiment_state-*.json")), default=0)
+
+
+def trial_in_the_middle(run: LocalJob) -> int | None:
+    """The process of a trial that is not near its end."""
+    return next((reports[-1]["pid"] for reports in reports_of_trials(run) if 3 <= len(reports) <= EPOCHS // 2), None)
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("victim", "attempts"), [("raylet", 2), ("trial", 1)])
+def test_a_search_of_ray_tune_repeats_no_ended_trial_after_the_loss_of_a(
+    victim: str, attempts: int, undisturbed_search: list[str], tmp_path: Path
+) -> None:
+    with search(tmp_path) as run:
+        run.wait_for(lambda: ended_trials(run), "a trial that has ended", 900)
+        trial = wait_until(lambda: trial_in_the_middle(run), "a trial in the middle", 900)
+        ended, at = ended_trials(run), time.time()
+        os.kill(trial if victim == "trial" else named(run, "worker-0", "raylet/raylet"), signal.SIGKILL)
+        assert run.wait_for_end(900) == "Succeeded", run.story()
+    assert results_of(run) == undisturbed_search
+    assert len(run.attempts) == attempts, run.status
+    trials = reports_of_trials(run)
+    assert [reports[-1]["epoch"] for reports in trials] == [EPOCHS] * 4
+    assert sum(reports[-1]["timestamp"] <= at for reports in trials) >= ended
+    assert any(len({report["pid"] for report in reports}) == 2 for reports in trials), "no trial went on in another process"
 
 
 @pytest.mark.thorough
