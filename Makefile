@@ -106,6 +106,9 @@ bench-spot: $(READY) ## spot interruptions on one hundred simulated nodes, with 
 bench-gpu: $(READY) ## training and recovery on a machine with an NVIDIA GPU, which all processes share
 	$(BIN)/python -m bench.gpu $(OPTIONS)
 
+bench-engines: $(READY) ## recovery of Ray, MPI, Horovod and Spark beside what they have themselves, up to half an hour: OPTIONS="--engines ray"
+	$(BIN)/python -m bench.engines $(OPTIONS)
+
 checkpoints-across: $(READY) ## checkpoints written under one Python and PyTorch, read under another: downloads 10 GB, takes minutes
 	$(BIN)/python -m tests.checkpoints_across.run
 
@@ -168,4 +171,4 @@ include local_cluster/cluster.mk
 clean: ## remove .venv, caches and runs
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache runs build dist
 
-.PHONY: help setup demo recording test check lint unit property local thorough chaos chaos-walk checkpoints-across gang-test coscheduling-test gang-trials kueue-test ui-test fuzz mutants some-mutants control-plane control-plane-oldest bench bench-gpu bench-scale bench-spot locks sbom audit release release-images release-test crd reference docs docs-serve format clean
+.PHONY: help setup demo recording test check lint unit property local thorough chaos chaos-walk checkpoints-across gang-test coscheduling-test gang-trials kueue-test ui-test fuzz mutants some-mutants control-plane control-plane-oldest bench bench-engines bench-gpu bench-scale bench-spot locks sbom audit release release-images release-test crd reference docs docs-serve format clean

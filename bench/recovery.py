@@ -59,6 +59,8 @@ def build_model(config):
 """
 """A task with 512 MiB of frozen parameters beside the small model that is trained."""
 UNDER_WAY = 2
+BETWEEN_STEPS = 45
+"""Steps between two kills, at least."""
 MOST_COLD = 10
 """Kills of a training without Muster, which takes ten times as long to resume."""
 TUNED = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=2,heartbeat_timeout=2"
@@ -86,9 +88,10 @@ class Training:
     """A training in progress, with the steps that it reports."""
 
     steps: Callable[[], Steps]
+    timeout: float = TIMEOUT_SECONDS
 
     def reaches(self, step: int) -> None:
-        wait_until(lambda: max((done for _, done in self.steps()), default=0) >= step, f"step {step}", TIMEOUT_SECONDS)
+        wait_until(lambda: max((done for _, done in self.steps()), default=0) >= step, f"step {step}", self.timeout)
 
     def stands_still(self, fault: Callable[[], None]) -> float:
         """Seconds from the fault to the first new step, and the seconds of the steps in progress."""
@@ -98,8 +101,8 @@ class Training:
         self.reaches(done + UNDER_WAY + 1)
         return min(when for when, step in self.steps() if step == done + UNDER_WAY + 1) - at
 
-    def goes_on(self, steps: int = 45) -> None:
-        """Lets it train for a while, until a random moment after a save."""
+    def goes_on(self, steps: int) -> None:
+        """Lets it train for so many steps and up to 20 more, until a random moment after a save."""
         self.reaches(self.steps()[-1][1] + steps + random.randrange(20))
 
 
@@ -136,7 +139,7 @@ def kill_process(local_job: LocalJob, replica: str = "worker-1") -> None:
 
 def kill_replica(local_job: LocalJob) -> None:
     """Kills the supervisor and all its processes, as the loss of a node does."""
-    _end([psutil.Process(local_job.supervisor_of("worker-1"))])
+    end([psutil.Process(local_job.supervisor_of("worker-1"))])
 
 
 # without Muster
@@ -159,24 +162,24 @@ def torchrun(folder: Path, *, nodes: str, settings: str) -> Iterator[tuple[Train
             agents.append(psutil.Process(agent.pid))
             if len(agents) == 1:
                 wait_until(lambda: _listens(port), "the first agent to have the store", TIMEOUT_SECONDS)
-    training = Training(Lines(folder, "steps", _written))
+    training = Training(Lines(folder, "steps", written))
     try:
         training.reaches(60)
         yield training, lambda: agents[1]
     finally:
-        _end(agents)
+        end(agents)
 
 
 def _listens(port: int) -> bool:
     return any(each.laddr.port == port and each.status == psutil.CONN_LISTEN for each in psutil.net_connections("tcp"))
 
 
-def _written(line: str) -> tuple[float, int] | None:
+def written(line: str) -> tuple[float, int] | None:
     step, when = line.split()
     return float(when), int(step)
 
 
-def _end(processes: list[psutil.Process]) -> None:
+def end(processes: list[psutil.Process]) -> None:
     """The processes with all their descendants."""
     every = [each for process in processes if process.is_running() for each in (process, *process.children(recursive=True))]
     for process in every:
@@ -192,7 +195,7 @@ def plain_tensorflow(folder: Path) -> Iterator[tuple[Training, Callable[[], None
     running: list[psutil.Process] = []
 
     def restart() -> None:
-        _end(running)
+        end(running)
         workers = [f"127.0.0.1:{port}" for port in free_ports(2)]
         with (folder / "log").open("ab") as log:
             for index in range(2):
@@ -201,13 +204,13 @@ def plain_tensorflow(folder: Path) -> Iterator[tuple[Training, Callable[[], None
                 command = [sys.executable, str(PLAIN), "tensorflow", str(folder), str(DELAY)]
                 running[index:] = [psutil.Process(subprocess.Popen(command, env=environment, stdout=log, stderr=log).pid)]
 
-    training = Training(Lines(folder, "steps", _written))
+    training = Training(Lines(folder, "steps", written))
     restart()
     try:
         training.reaches(60)
         yield training, restart
     finally:
-        _end(running)
+        end(running)
 
 
 # the figures
@@ -216,35 +219,35 @@ def plain_tensorflow(folder: Path) -> Iterator[tuple[Training, Callable[[], None
 def one_process(folder: Path, times: int) -> dict[str, Any]:
     """One of two training processes dies. `forked`: the other one ends as well, and both are forked again."""
     with muster(folder / "muster", "DDP") as (training, local_job):
-        ours = [_after(training, lambda: kill_process(local_job)) for _ in range(times)]
+        ours = [after(training, lambda: kill_process(local_job)) for _ in range(times)]
     with muster(folder / "forked", "DDP", module=OWN) as (training, local_job):
-        forked = [_after(training, lambda: kill_process(local_job)) for _ in range(times)]
+        forked = [after(training, lambda: kill_process(local_job)) for _ in range(times)]
     with torchrun(folder / "torchrun", nodes="2", settings=TUNED) as (training, second):
-        theirs = [_after(training, lambda: _end(second().children(recursive=True))) for _ in range(min(times, MOST_COLD))]
-    return _against(ours, forked=forked, torchrun=theirs)
+        theirs = [after(training, lambda: end(second().children(recursive=True))) for _ in range(min(times, MOST_COLD))]
+    return against(ours, forked=forked, torchrun=theirs)
 
 
 def one_process_with_a_large_state(folder: Path, times: int) -> dict[str, Any]:
     """A new process takes the place of the killed one, and gets 512 MiB from the process that survives."""
     with muster(folder / "large", "DDP", module=LARGE, checkpoint={"everySteps": 1000}) as (training, local_job):
-        return _against([_after(training, lambda: kill_process(local_job)) for _ in range(times)])
+        return against([after(training, lambda: kill_process(local_job)) for _ in range(times)])
 
 
 def one_process_of_shards(folder: Path, times: int) -> dict[str, Any]:
     """FSDP with a snapshot in memory after each step. All processes are forked again, and no step is lost."""
     memory = {"everySteps": 20, "memory": {"everySteps": 1, "sizeMib": 64}}
     with muster(folder / "shards", "FSDP", checkpoint=memory) as (training, local_job):
-        return _against([_after(training, lambda: kill_process(local_job)) for _ in range(times)])
+        return against([after(training, lambda: kill_process(local_job)) for _ in range(times)])
 
 
 def one_worker_of_tensorflow(folder: Path, times: int) -> dict[str, Any]:
     """One of two workers of MultiWorkerMirrored dies. Then its chief dies, which could have saved its state."""
     with muster(folder / "mwms", "MultiWorkerMirrored") as (training, local_job):
-        ours = [_after(training, lambda: kill_process(local_job)) for _ in range(times)]
-        chief = [_after(training, lambda: kill_process(local_job, "worker-0")) for _ in range(times)]
+        ours = [after(training, lambda: kill_process(local_job)) for _ in range(times)]
+        chief = [after(training, lambda: kill_process(local_job, "worker-0")) for _ in range(times)]
     with plain_tensorflow(folder / "cold") as (training, restart):
-        cold = [_after(training, restart) for _ in range(min(times, MOST_COLD))]
-    return {"worker": _against(ours, coldRestart=cold), "chief": _against(chief, coldRestart=cold)}
+        cold = [after(training, restart) for _ in range(min(times, MOST_COLD))]
+    return {"worker": against(ours, coldRestart=cold), "chief": against(chief, coldRestart=cold)}
 
 
 def one_replica(folder: Path, times: int) -> dict[str, Any]:
@@ -253,19 +256,19 @@ def one_replica(folder: Path, times: int) -> dict[str, Any]:
     ours, tuned, default = [], [], []
     for number in range(times):
         with muster(folder / f"elastic-{number}", "DDP", elastic=elastic) as (training, local_job):
-            ours.append(_after(training, lambda local_job=local_job: kill_replica(local_job)))
+            ours.append(after(training, lambda local_job=local_job: kill_replica(local_job)))
         with torchrun(folder / f"tuned-{number}", nodes="1:2", settings=TUNED) as (training, second):
-            tuned.append(_after(training, lambda second=second: _end([second()])))
+            tuned.append(after(training, lambda second=second: end([second()])))
     with torchrun(folder / "default", nodes="1:2", settings="") as (training, second):
-        default.append(_after(training, lambda: _end([second()])))
-    return _against(ours, torchrunTuned=tuned, torchrunDefaults=default)
+        default.append(after(training, lambda: end([second()])))
+    return against(ours, torchrunTuned=tuned, torchrunDefaults=default)
 
 
 def steps_lost(folder: Path, times: int) -> list[int]:
     """The number of steps that had to be redone after a replica was stopped, as when its node is drained."""
     with muster(folder / "sigterm", "DDP") as (training, local_job):
         for _ in range(times):
-            _after(training, lambda: os.kill(local_job.supervisor_of("worker-1"), signal.SIGTERM))
+            after(training, lambda: os.kill(local_job.supervisor_of("worker-1"), signal.SIGTERM))
         wait_until(
             lambda: all("stepsLost" in record for record in local_job.status["attempts"][1:]), "the last attempt's steps", TIMEOUT_SECONDS
         )
@@ -283,19 +286,19 @@ def goodput(folder: Path, minutes: int) -> dict[str, Any]:
             while time.time() < begun + 60 * minutes:
                 time.sleep(max(0.0, min(60.0, begun + 60 * minutes - time.time())))
                 if time.time() < begun + 60 * minutes:
-                    kill_process(handle) if isinstance(handle, LocalJob) else _end(handle().children(recursive=True))
+                    kill_process(handle) if isinstance(handle, LocalJob) else end(handle().children(recursive=True))
             steps = [each for each in training.steps() if each[0] <= begun + 60 * minutes]
         gaps = [later - when for (when, _), (later, _) in pairwise(steps)]
         shares[name] = round(statistics.median(gaps) * max(step for _, step in steps) / (60 * minutes), 3)
     return {"minutes": minutes, **shares}
 
 
-def _after(training: Training, fault: Callable[[], None]) -> float:
-    training.goes_on()
+def after(training: Training, fault: Callable[[], None], *, steps: int = BETWEEN_STEPS) -> float:
+    training.goes_on(steps)
     return training.stands_still(fault)
 
 
-def _against(ours: list[float], **theirs: list[float]) -> dict[str, Any]:
+def against(ours: list[float], **theirs: list[float]) -> dict[str, Any]:
     """The figures of each, and the ratios of their medians to ours."""
     every = {"muster": ours, **theirs}
     ratios = {f"{name}/muster": round(statistics.median(taken) / statistics.median(ours), 1) for name, taken in theirs.items()}
