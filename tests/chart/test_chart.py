@@ -13,6 +13,7 @@ import yaml
 
 from local_cluster.images.build import IMAGES
 from muster.admission.job_policy import CONTAINER_FIELDS, POD_FIELDS, PORT_FIELDS, UNLIMITED
+from muster.api.capacity import DEFAULT_CLASSES
 from muster.operator.configuration import Configuration
 from muster.strategies.registry import RESERVED_BUILT_IN, is_reserved_env
 from tests.chart.chart_variants import CHART, ROOT, VARIANTS, Manifest, Render
@@ -99,6 +100,32 @@ def test_the_cache_of_inputs_reaches_the_configuration_and_the_policy_for_the_op
     expressions = [" ".join(each["expression"].split()) for each in policy["spec"]["validations"]]
     exception = f"!has(volume.hostPath) || (volume.name == 'muster-node-cache' && volume.hostPath.path == '{path}')))"
     assert [exception in each for each in expressions].count(True) == 1
+
+
+def test_the_capacity_classes_of_the_chart_are_those_of_the_types_and_values_change_them(render: Render, helm: Any) -> None:
+    assert Configuration.model_validate(config(render())).capacity.known == DEFAULT_CLASSES
+    own = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "example.com/lease", "operator": "Exists"}]}]}
+    changed = {"capacity": {"classes": {"lease": own, "reserved": None, "spot": {"pricePerDeviceHour": 1.5}}}}
+    classes = Configuration.model_validate(config(render(changed))).capacity.known
+    assert (sorted(classes), classes["spot"].price_per_device_hour) == (["lease", "on-demand", "spot"], 1.5)
+    assert classes["spot"].node_selector_terms == DEFAULT_CLASSES["spot"].node_selector_terms
+    assert not Configuration.model_validate(config(render({"capacity": {"enabled": False}}))).capacity.known
+
+
+@pytest.mark.parametrize(
+    ("of_spot", "words"),
+    [
+        ({"pricePerNodeHour": "cheap"}, "pricePerNodeHour"),
+        ({"pricePerDeviceHour": -1}, "pricePerDeviceHour"),
+        ({"nodeSelectorTerms": []}, "nodeSelectorTerms"),
+        ({"nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "In"}]}]}, "values"),
+        ({"labels": {"a": "b"}}, "labels"),
+    ],
+)
+def test_an_impossible_capacity_class_is_refused_at_installation(helm: Any, of_spot: Manifest, words: str) -> None:
+    done = helm("template", "muster", str(CHART), values={"capacity": {"classes": {"spot": of_spot}}})
+    assert done.returncode != 0
+    assert words in done.stderr
 
 
 def test_what_jobs_get_by_default_reaches_the_operators_configuration_as_it_was_written(render: Render) -> None:

@@ -52,8 +52,14 @@ def test_the_operator_may_do_what_it_needs_and_nothing_else(render: Render) -> N
     assert granted(render()) == {None: {**JOBS, **TOKENS, **PRESETS, **NODES}, "muster-system": LEADER}
 
 
-def test_an_operator_that_reads_no_notices_has_no_right_to_nodes(render: Render) -> None:
-    assert granted(render({"nodeNotices": {"enabled": False}})) == {None: {**JOBS, **TOKENS, **PRESETS}, "muster-system": LEADER}
+@pytest.mark.parametrize("off", ["nodeNotices", "capacity"])
+def test_an_operator_that_reads_notices_or_capacity_classes_may_read_nodes(render: Render, off: str) -> None:
+    assert granted(render({off: {"enabled": False}})) == {None: {**JOBS, **TOKENS, **PRESETS, **NODES}, "muster-system": LEADER}
+
+
+def test_an_operator_that_reads_neither_has_no_right_to_nodes(render: Render) -> None:
+    neither = {"nodeNotices": {"enabled": False}, "capacity": {"enabled": False}}
+    assert granted(render(neither)) == {None: {**JOBS, **TOKENS, **PRESETS}, "muster-system": LEADER}
 
 
 def test_kueue_adds_the_rights_to_workloads_where_jobs_are_and_to_what_admission_names(render: Render) -> None:

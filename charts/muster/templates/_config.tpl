@@ -34,6 +34,7 @@ gangScheduling: {{- toYaml .Values.gangScheduling | nindent 2 }}
 nodeNotices: {{- toYaml .Values.nodeNotices | nindent 2 }}
 webhook:
   url: {{ .Values.webhook.url | quote }}
+capacity: {{- toYaml .Values.capacity | nindent 2 }}
 queueing: {{- toYaml .Values.queueing | nindent 2 }}
 jobPolicy: {{- toYaml .Values.jobPolicy | nindent 2 }}
 jobDefaults:

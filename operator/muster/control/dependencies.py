@@ -46,6 +46,8 @@ class Dependencies:
     """Positions of jobs in their queues. None if positions are not shown."""
     notices: Callable[[], Mapping[str, NodeNotice] | None] = lambda: None
     """The notices of the cluster's nodes, by node. None if they are unknown."""
+    capacity_classes: Callable[[], Mapping[str, str]] = dict
+    """The capacity class of each node that has one."""
     enqueue: Callable[[str], None] = lambda _: None
     """Called with the key of a job that needs another pass now."""
     publish: Callable[[Object], None] = lambda _: None

@@ -198,6 +198,7 @@ class Reconciler:
             gap_seconds=self._dependencies.reports.longest_gap(self._dependencies.now()),
             report_delay_seconds=delay_seconds(len(self._dependencies.reports)),
             notices=self._dependencies.notices(),
+            capacity_classes=self._dependencies.capacity_classes(),
         )
 
     def _warn_of_unknown_attempts(self, job: TrainingJob, observed: Observed) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
@@ -225,3 +225,5 @@ class Observed:
     """The state of the job in its queue. None if no queue holds the job."""
     notices: Mapping[str, NodeNotice] | None = None
     """The notices of the cluster's nodes, by node. None if they are unknown."""
+    capacity_classes: Mapping[str, str] = field(default_factory=dict)
+    """The capacity class of each node that has one, as far as it is known."""

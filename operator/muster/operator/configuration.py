@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from muster.admission.job_policy import UNLIMITED, JobPolicy
 from muster.api.base import ApiModel
+from muster.api.capacity import DEFAULT_CLASSES, MAX_CLASSES, CapacityClass, Classes, ClassName
 from muster.api.constants import CONTROLLER
 from muster.api.preset import Defaults
 from muster.api.status import Meaning
@@ -109,6 +110,18 @@ class WebhookTarget(ApiModel):
     )
 
 
+class Capacity(ApiModel):
+    enabled: bool = Field(default=True, description="Whether jobs may choose classes of nodes. The operator then watches nodes.")
+    classes: dict[ClassName, CapacityClass] = Field(
+        default=dict(DEFAULT_CLASSES), max_length=MAX_CLASSES, description="Classes of nodes by name, such as spot."
+    )
+
+    @property
+    def known(self) -> Classes:
+        """The classes that jobs may name."""
+        return self.classes if self.enabled else {}
+
+
 class Inputs(ApiModel):
     node_cache: str | None = Field(
         default=None,
@@ -147,8 +160,13 @@ class Configuration(ApiModel):
     queueing: Queueing = Field(default_factory=Queueing, description="Queues that jobs may name.")
     node_notices: NodeNotices = Field(default_factory=NodeNotices, description="Notices of nodes that go.")
     webhook: WebhookTarget = Field(default_factory=WebhookTarget, description="What is notified when a job ends or hangs.")
+    capacity: Capacity = Field(default_factory=Capacity, description="Classes of nodes, such as spot and on-demand.")
     job_policy: JobPolicy = Field(default=UNLIMITED, description="Limits on what jobs may request.")
     job_defaults: Defaults = Field(default_factory=Defaults, description="Defaults for fields that a job does not set.")
+
+    @property
+    def reads_nodes(self) -> bool:
+        return self.node_notices.enabled or bool(self.capacity.known)
 
     def all_images(self) -> Images:
         ours, supervisor = default_images(), self.supervisor

@@ -12,6 +12,7 @@ from muster.acceptance.presets import Presets
 from muster.api.constants import JOB_NAME_LABEL
 from muster.channel.certificate import Certificate, load_or_create
 from muster.channel.reports import Reports
+from muster.control.capacity import NodeClasses
 from muster.control.dependencies import Dependencies
 from muster.control.gangs import Gangs
 from muster.control.job_store import Store
@@ -84,6 +85,7 @@ class Leader:
         self._positions = Positions(self._read_pending, enqueue=parts.queue.add) if self._kueue.enabled else None
         self._presets = Presets()
         self._notices = NodeNotices(configuration.node_notices.all_signals(), now=parts.now, changed=self._look_at_jobs_on)
+        self._classes = NodeClasses(configuration.capacity.known, changed=self._look_at_jobs_on)
         url = f"https://{channel_host(configuration, pod)}:{configuration.coordination.port}"
         self._reconciler = Reconciler(
             Dependencies(
@@ -102,6 +104,7 @@ class Leader:
                 kueue=self._kueue,
                 positions=self._positions,
                 notices=lambda: self._notices.newest,
+                capacity_classes=lambda: self._classes.newest,
                 enqueue=parts.queue.add,
                 publish=parts.publish,
                 changed=parts.metrics.count_change,
@@ -143,8 +146,8 @@ class Leader:
                 tasks.create_task(self._positions.run(lambda: bool(self._kueue.positions_version)))
             tasks.create_task(self._watch_workloads())
             tasks.create_task(self._keep_listing_presets())
-            if self._configuration.node_notices.enabled:
-                nodes = Watch(self._gateway, collection("v1", "nodes"), on_change=self._notices.node, on_gap=lambda: None)
+            if self._configuration.reads_nodes:
+                nodes = Watch(self._gateway, collection("v1", "nodes"), on_change=self._node_changed, on_gap=lambda: None)
                 tasks.create_task(nodes.run())
 
     async def _watch_workloads(self) -> None:
@@ -176,6 +179,11 @@ class Leader:
     def _look_at_jobs_on(self, node: str) -> None:
         for key in self._parts.store.keys_on(node):
             self._parts.queue.add(key)
+
+    def _node_changed(self, kind: str, node: Object) -> None:
+        self._classes.node(kind, node)
+        if self._configuration.node_notices.enabled:
+            self._notices.node(kind, node)
 
     async def stop(self) -> None:
         await self._channel.stop()

@@ -43,6 +43,11 @@ def test_images_in_the_file_override_the_defaults(tmp_path: Path) -> None:
         ("workers: many", "workers"),
         ("unknown: 1", "unknown"),
         ("jobDefaults: {template: 3}", "jobDefaults.template"),
+        ("capacity: {classes: {spot: {}}}", "capacity.classes.spot.nodeSelectorTerms"),
+        (
+            "capacity: {classes: {a: {nodeSelectorTerms: [{matchExpressions: [{key: a, operator: Exists}]}], pricePerNodeHour: free}}}",
+            "capacity.classes.a.pricePerNodeHour",
+        ),
         ("- a", ""),
         ("{", ""),
     ],
