@@ -6,12 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from muster.admission.capacity import class_names
+from muster.admission.sentences import not_one_of
+from muster.api.capacity import Classes
 from muster.api.constants import TRAINER_CONTAINER
 from muster.api.job import TrainingJob
 from muster.api.problems import InvalidJobError, Problem
 from muster.api.spec import RoleName, TrainingJobSpec
 from muster.api.unchecked import items, mapping, mappings
 from muster.render.addresses import ClusterAddresses
+from muster.render.capacity import known_classes
 from muster.render.defaults import JobDefaults
 from muster.render.images import Images
 from muster.render.manifests import Manifest, render_replica
@@ -48,6 +52,8 @@ def pod_problems(job: TrainingJob, written: TrainingJobSpec, *, defaults: Sequen
     def pod_of(of: TrainingJob, role: RoleName) -> Manifest:
         return render_replica(of, role, index=0, attempt=0, addresses=addresses, images=images, defaults=defaults)
 
+    if errors := _class_problems(job.spec, known_classes(defaults)):
+        return errors
     try:
         for role in dict.fromkeys(replica.role for replica in plan.replicas):
             pod, field = pod_of(job, role), f"spec.roles.{role}.template.spec"
@@ -62,6 +68,16 @@ def pod_problems(job: TrainingJob, written: TrainingJobSpec, *, defaults: Sequen
     except InvalidJobError as error:
         return error.problems
     return list(dict.fromkeys(errors))
+
+
+def _class_problems(spec: TrainingJobSpec, classes: Classes | None) -> list[Problem]:
+    """Capacity classes that the installation does not have."""
+    capacity = spec.scheduling.capacity
+    if capacity is None or classes is None:
+        return []
+    if not classes:
+        return [Problem("spec.scheduling.capacity", "this installation has no capacity classes (capacity in its chart); leave it out")]
+    return [Problem(path, not_one_of(sorted(classes), name)) for path, name in class_names(capacity) if name not in classes]
 
 
 def _unknown_volumes(spec: Mapping[str, Any], field: str) -> Iterator[Problem]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from muster.admission.bounds import bound_problems, bounded
+from muster.admission.capacity import capacity_problems, capacity_remarks
 from muster.admission.conditions import value_at
 from muster.admission.paths import step
 from muster.admission.resources import resource_problems
@@ -55,6 +56,7 @@ def remarks(job: TrainingJob) -> list[Problem]:
     """What may be wrong with a valid job."""
     trainer, roles = job.spec.trainer, job.spec.roles
     return [
+        *capacity_remarks(job.spec),
         *(problem for name, role in roles.items() for problem in template_remarks(name, role.template)),
         *(Problem(f"spec.trainer.config.{name}", message) for name, message in slips(trainer.config) if trainer.task is None),
     ]
@@ -75,6 +77,7 @@ def _problems(job: TrainingJob, strategy: Strategy, unread: Collection[str]) -> 
         *_input_problems(strategy, spec),
         *_role_problems(spec),
         *_resource_claim_problems(spec),
+        *capacity_problems(strategy, spec),
         *(_comparisons(strategy, job) if is_comparable else ()),
     ]
     return [problem for problem in found if not any(_is_around(problem.field, field) for field in unread)]

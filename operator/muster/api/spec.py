@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, StringConstraints, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
 from muster.api.base import ApiModel
+from muster.api.capacity import MAX_CLASSES, ClassName
 from muster.api.quantity import Quantity
 from muster_contract import options
 from muster_contract.batch import LearningRateScaling
@@ -540,6 +541,48 @@ class Topology(ApiModel):
     )
 
 
+ClassNames = Annotated[list[ClassName], Field(min_length=1, max_length=MAX_CLASSES)]
+
+
+class Capacity(ApiModel):
+    """On which classes of nodes the pods run, such as spot and on-demand. The chart says which nodes are of a class."""
+
+    classes: list[ClassName] = Field(
+        default_factory=list,
+        max_length=MAX_CLASSES,
+        description="Classes for the roles that `roles` does not name, the preferred one first. No pod goes to another class. Default: "
+        "these roles use any node.",
+    )
+    roles: dict[RoleKey, ClassNames] = Field(
+        default_factory=dict,
+        max_length=MAX_ROLES,
+        description="Classes by role, the preferred one first, such as worker: [spot, on-demand].",
+    )
+    spares: ClassNames | None = Field(
+        default=None,
+        description="Classes for the spares, the preferred one first. They wait for none of them. Default: those of the workers.",
+    )
+    limits: dict[ClassName, Annotated[int, Field(ge=1, le=MAX_REPLICAS)]] = Field(
+        default_factory=dict,
+        max_length=MAX_CLASSES,
+        description="Largest number of pods of each role that may use a class, such as on-demand: 2. These are the replicas with the "
+        "lowest indexes.",
+    )
+    fallback_after_seconds: int = Field(
+        default=600,
+        ge=1,
+        le=30 * 86400,
+        description="How long pods wait for nodes of a class before they may also use the next one, in seconds.",
+    )
+    return_after_seconds: int = Field(
+        default=3600,
+        ge=60,
+        le=30 * 86400,
+        description="How long a world trains after a fallback before Muster looks for nodes of the preferred class again, in seconds. Then "
+        "workers move there at the end of a step, once their replacements are ready.",
+    )
+
+
 class Scheduling(ApiModel):
     gang: GangMode = Field(
         default=GangMode.AUTO,
@@ -555,6 +598,9 @@ class Scheduling(ApiModel):
     )
     priority_class_name: str = Field(default="", max_length=253, description="PriorityClass of the pods.")
     topology: Topology | None = Field(default=None, description="Which nodes the pods of the world prefer.")
+    capacity: Capacity | None = Field(
+        default=None, description="Classes of nodes for the pods, such as spot and on-demand. Not possible with a queue."
+    )
 
 
 class TrainingJobSpec(ApiModel):

@@ -18,7 +18,9 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAda
 from pydantic.alias_generators import to_camel
 
 from muster.api.base import Moment, Time
+from muster.api.capacity import MAX_CLASSES, ClassName
 from muster.api.constants import IMAGE
+from muster.api.spec import MAX_ROLES
 from muster_contract.codes import FailureClass as FailureClass
 from muster_contract.events import MAX_ATTEMPT, MAX_SECONDS, ResumeSource
 from muster_contract.inputs import MAX_INPUTS, MAX_REVISION
@@ -544,6 +546,22 @@ class NodeNotice(StatusPart):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CapacityStatus(StatusPart):
+    """The capacity classes of a role that waits for nodes, or has fallen back to a class that it does not prefer."""
+
+    role: str
+    """Name of the role."""
+    classes: Annotated[tuple[ClassName, ...], Field(max_length=MAX_CLASSES)]
+    """Classes that new pods of the role may use now, the preferred one first."""
+    since: Moment
+    """Since when they may use these."""
+    waiting_since: Moment | None = None
+    """Since when a pod of the role finds no node of these classes. Absent while none waits."""
+    returning: Count = 0
+    """Number of workers that go back to the preferred class as soon as it has nodes for their replacements."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class InputStatus(StatusPart):
     """An input, over all replicas of the current attempt that need it."""
 
@@ -715,6 +733,8 @@ class TrainingJobStatus(StatusPart):
     """Nodes on which attempts failed repeatedly, or on which a device failed."""
     node_notices: Annotated[tuple[NodeNotice, ...], Field(max_length=MAX_NODE_NOTICES)] = ()
     """Nodes of the job that announce that they go, or take no new pods."""
+    capacity: Annotated[tuple[CapacityStatus, ...], Field(max_length=MAX_ROLES)] = ()
+    """Roles that wait for nodes of their capacity classes, or have fallen back."""
     stragglers: Annotated[tuple[Straggler, ...], Field(max_length=8)] = ()
     """Ranks that are slower than the others, the first eight."""
     grace: GraceStatus | None = None

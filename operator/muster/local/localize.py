@@ -121,6 +121,8 @@ def remarks(job: TrainingJob, *, gpus: int, job_file: Path) -> list[str]:
         lines.append(
             f"checkpoint.storage.secretRef: {storage.secret_ref.name} is on a cluster; set its variables (AWS_ACCESS_KEY_ID, ...) here"
         )
+    if job.spec.scheduling.capacity is not None:
+        lines.append("scheduling.capacity is about the nodes of a cluster, so it has no effect here")
     for each in job.spec.inputs:
         if each.secret_ref is not None:
             lines.append(f"input {each.name}: secretRef: {each.secret_ref.name} is on a cluster; set its variables (HF_TOKEN, ...) here")

@@ -173,7 +173,7 @@ class Configuration(ApiModel):
         return Images({**ours.trainers, **self.images}, supervisor.image or ours.supervisor, supervisor.pull_policy)
 
     def defaults(self) -> JobDefaults:
-        return replace(JobDefaults.of(self.job_defaults), node_cache=self.inputs.node_cache)
+        return replace(JobDefaults.of(self.job_defaults), node_cache=self.inputs.node_cache, classes=self.capacity.known)
 
 
 class OperatorPod(ApiModel):

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from muster.api.capacity import Classes
 from muster.api.preset import Defaults
 from muster.api.problems import Problem
 from muster.api.spec import Resources, Role, RoleName, Storage, TrainingJobSpec
@@ -20,8 +21,8 @@ Template = Mapping[str, Any]
 class JobDefaults:
     """`template` is a pod template for every replica. `templates` and `resources` are for single roles. The fields of a job override all of
     them. `storage` is for checkpoints. `images` are trainer images by framework. `node_cache` is a folder of the nodes in which the pods of
-    a namespace share inputs; only an installation has one. `preset` is the name of the preset, or empty for the defaults of the
-    installation.
+    a namespace share inputs, and `classes` are the capacity classes of nodes; only an installation has them. `preset` is the name of the
+    preset, or empty for the defaults of the installation.
     """
 
     template: Template = field(default_factory=dict)
@@ -30,6 +31,7 @@ class JobDefaults:
     resources: Mapping[RoleName, Resources] = field(default_factory=dict)
     images: Mapping[str, str] = field(default_factory=dict)
     node_cache: str | None = None
+    classes: Classes | None = None
     preset: str = ""
 
     @classmethod

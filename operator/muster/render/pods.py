@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from muster.api import grace
+from muster.api.chosen_classes import allowed
 from muster.api.constants import (
     API_VERSION,
     ATTEMPT_LABEL,
@@ -27,6 +28,7 @@ from muster.api.quantity import with_more_mib
 from muster.api.spec import Role, RoleName
 from muster.api.status import Meaning
 from muster.render.addresses import suffixes_of
+from muster.render.capacity import PREFERRED, RULES, with_classes
 from muster.render.environment import (
     CLAIM_PATH,
     CODE_PATH,
@@ -52,8 +54,6 @@ from muster_contract.inputs import FETCHER
 _OUR_CONTAINERS = (SUPERVISOR_CONTAINER, FETCHER)
 _NO_DEVICES = ("cpu", "memory", "ephemeral-storage")
 MOST_EXCLUDED = 50
-_RULES = "requiredDuringSchedulingIgnoredDuringExecution"
-_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _FIXED_METADATA = ("name", "namespace", "ownerReferences")
 _CONTAINER_LISTS = ("containers", "initContainers")
 _WITHOUT_IMAGE = f"has no image; the training container is called {TRAINER_CONTAINER}, so write that name, or an image for another one"
@@ -102,6 +102,7 @@ def pod_of(of: Rendering, replica: ReplicaPlan, *, standby: bool = False) -> dic
     memory, topology = memory_of(job.spec, of.strategy), job.spec.scheduling.topology
     if memory and memory.size_mib:
         pod = _with_memory(pod, memory.size_mib)
+    pod = with_classes(pod, allowed(job.spec, job.status, role, replica.index, standby=standby), of.defaults)
     node_cache = next((each.node_cache for each in of.defaults if each.node_cache), None)
     pod = with_fetcher(_with_like_resources(pod), job, role, node_cache=node_cache)
     going = [each.node for each in job.status.node_notices if each.meaning is Meaning.GOES]
@@ -234,8 +235,8 @@ def _avoiding(pod: dict[str, Any], nodes: list[str]) -> dict[str, Any]:
     affinity = pod["spec"].get("affinity") or {}
     node_affinity = affinity.get("nodeAffinity") or {}
     others = {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in nodes]}
-    preferred = [*(node_affinity.get(_PREFERRED) or []), {"weight": 100, "preference": others}]
-    return {**pod, "spec": {**pod["spec"], "affinity": {**affinity, "nodeAffinity": {**node_affinity, _PREFERRED: preferred}}}}
+    preferred = [*(node_affinity.get(PREFERRED) or []), {"weight": 100, "preference": others}]
+    return {**pod, "spec": {**pod["spec"], "affinity": {**affinity, "nodeAffinity": {**node_affinity, PREFERRED: preferred}}}}
 
 
 def _excluding(pod: dict[str, Any], nodes: Sequence[str]) -> dict[str, Any]:
@@ -248,9 +249,9 @@ def _excluding(pod: dict[str, Any], nodes: Sequence[str]) -> dict[str, Any]:
         affinity = spec.get("affinity") or {}
         node_affinity = affinity.get("nodeAffinity") or {}
         rule = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in nodes]
-        terms = ((node_affinity.get(_RULES) or {}).get("nodeSelectorTerms")) or [{}]
+        terms = ((node_affinity.get(RULES) or {}).get("nodeSelectorTerms")) or [{}]
         terms = [{**term, "matchFields": [*(term.get("matchFields") or ()), *rule]} for term in terms]
-        spec = {**spec, "affinity": {**affinity, "nodeAffinity": {**node_affinity, _RULES: {"nodeSelectorTerms": terms}}}}
+        spec = {**spec, "affinity": {**affinity, "nodeAffinity": {**node_affinity, RULES: {"nodeSelectorTerms": terms}}}}
     if annotations or "annotations" in metadata:
         metadata = {**metadata, "annotations": annotations}
     return {**pod, "metadata": metadata, "spec": spec}
@@ -262,8 +263,8 @@ def _packed(pod: dict[str, Any], job: TrainingJob, label: str) -> dict[str, Any]
     affinity = pod["spec"].get("affinity") or {}
     pod_affinity = affinity.get("podAffinity") or {}
     others = {"topologyKey": label, "labelSelector": {"matchLabels": {JOB_UID_LABEL: uid_of(job)}}}
-    preferred = [*(pod_affinity.get(_PREFERRED) or []), {"weight": 100, "podAffinityTerm": others}]
-    return {**pod, "spec": {**pod["spec"], "affinity": {**affinity, "podAffinity": {**pod_affinity, _PREFERRED: preferred}}}}
+    preferred = [*(pod_affinity.get(PREFERRED) or []), {"weight": 100, "podAffinityTerm": others}]
+    return {**pod, "spec": {**pod["spec"], "affinity": {**affinity, "podAffinity": {**pod_affinity, PREFERRED: preferred}}}}
 
 
 def _apart(pod: dict[str, Any], job: TrainingJob) -> dict[str, Any]:
@@ -271,8 +272,8 @@ def _apart(pod: dict[str, Any], job: TrainingJob) -> dict[str, Any]:
     affinity = pod["spec"].get("affinity") or {}
     anti_affinity = affinity.get("podAntiAffinity") or {}
     others = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {JOB_UID_LABEL: uid_of(job)}}}
-    preferred = [*(anti_affinity.get(_PREFERRED) or []), {"weight": 100, "podAffinityTerm": others}]
-    return {**pod, "spec": {**pod["spec"], "affinity": {**affinity, "podAntiAffinity": {**anti_affinity, _PREFERRED: preferred}}}}
+    preferred = [*(anti_affinity.get(PREFERRED) or []), {"weight": 100, "podAffinityTerm": others}]
+    return {**pod, "spec": {**pod["spec"], "affinity": {**affinity, "podAntiAffinity": {**anti_affinity, PREFERRED: preferred}}}}
 
 
 def _literal(text: str) -> str:
