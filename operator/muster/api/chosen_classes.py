@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from muster.api.spec import Capacity, RoleName, TrainingJobSpec
+from muster.api.spec import RoleName, TrainingJobSpec
 from muster.api.status import CapacityStatus, TrainingJobStatus
 
 Names = tuple[str, ...]
 
 
-def classes_of(spec: TrainingJobSpec, role: RoleName, index: int | None = None) -> Names:
-    """The classes of a role, the preferred one first. With `index`, those that its limits leave to this replica. Empty: any node."""
+def classes_of(spec: TrainingJobSpec, role: RoleName, place: int | None = None) -> Names:
+    """The classes of a role, the preferred one first. Empty: any node. `place` is that of a replica among the members of the role, and
+    selects the classes that the limits leave to it: a limit gives a class to the first places."""
     capacity = spec.scheduling.capacity
     if capacity is None:
         return ()
     names = capacity.roles.get(role, capacity.classes)
-    return tuple(names if index is None else within_limits(capacity, names, index))
-
-
-def within_limits(capacity: Capacity, names: Sequence[str], index: int) -> list[str]:
-    """The classes that a replica with this index may use. A limit leaves the class to the replicas with the lowest indexes."""
-    return [name for name in names if index < capacity.limits.get(name, index + 1)]
+    return tuple(name for name in names if place is None or place < capacity.limits.get(name, place + 1))
 
 
 def allowed(spec: TrainingJobSpec, status: TrainingJobStatus, role: RoleName, index: int, *, standby: bool = False) -> Names:
-    """The classes that a pod of this replica asks for now: the preferred one, and those to which its role has fallen back."""
+    """The classes that a pod of this replica asks for now: the preferred one, and those to which its role has fallen back. Limits do not
+    count replicas that stand by."""
     capacity, entry = spec.scheduling.capacity, entry_of(status, role)
     if capacity is None:
         return ()
     if standby and capacity.spares is not None and not (entry and entry.returning):
         return tuple(capacity.spares)
-    names, within = classes_of(spec, role), classes_of(spec, role, index)
+    names = classes_of(spec, role)
+    within = names if standby or not capacity.limits else classes_of(spec, role, _place(status, role, index))
     tried = names[: level(names, entry) + 1]
     return tuple(name for name in within if name in tried) or within[:1]
 
@@ -43,3 +39,9 @@ def level(names: Names, entry: CapacityStatus | None) -> int:
 
 def entry_of(status: TrainingJobStatus, role: RoleName) -> CapacityStatus | None:
     return next((each for each in status.capacity if each.role == role), None)
+
+
+def _place(status: TrainingJobStatus, role: RoleName, index: int) -> int:
+    """The place of a replica among the members of its role. A worker that has taken the place of another one has that place."""
+    members = (member.index for member in (status.world.members if status.world else ()) if member.role == role)
+    return next((place for place, member in enumerate(members) if member == index), index)

@@ -103,6 +103,7 @@ class ConditionType(StrEnum):
     QUOTA_RESERVED = "QuotaReserved"
     SPREAD_OVER_NODES = "SpreadOverNodes"
     NODES_STAY = "NodesStay"
+    CAPACITY_PREFERRED = "CapacityPreferred"
 
 
 class Reason(StrEnum):
@@ -174,6 +175,11 @@ class Reason(StrEnum):
     NO_NEW_PODS = "NodeTakesNoPods"
     NO_NOTICE = "NoNotice"
     CLAIM_NOT_FOUND = "ClaimNotFound"
+    # CapacityPreferred
+    WAITING_FOR_CLASS = "WaitingForClass"
+    FELL_BACK = "FellBack"
+    RETURNING = "Returning"
+    ON_PREFERRED_CLASS = "OnPreferredClass"
     # Straggling
     SLOW_RANK = "SlowRank"
     EVEN = "RanksAreEven"

@@ -32,7 +32,7 @@ from muster.api.job import TrainingJob
 from muster.api.problems import Problem
 from muster.api.status import AttemptRecord, Reason, TrainingJobStatus
 from muster.lifecycle.actions import Action, Decision, LookLive, deletion, shortening
-from muster.lifecycle.facts import notices
+from muster.lifecycle.facts import capacity, notices
 from muster.lifecycle.facts.facts import Facts, read
 from muster.lifecycle.facts.failure import Cause, cause_of_break
 from muster.lifecycle.facts.hang import cause_of_hang
@@ -105,7 +105,7 @@ def next_state(status: TrainingJobStatus, facts: Facts) -> tuple[TrainingJobStat
         # A world that a deadline ends saves in its grace period. Its commit and its last step come after the end of the job.
         return with_late_last_step(with_progress(status, facts), facts), state
     facts = facts.in_world_of(status)
-    status = notices.with_notices(with_reports(status, facts), facts)
+    status = capacity.with_capacity(notices.with_notices(with_reports(status, facts), facts), facts)
     for move in LIFE:
         found = move.condition(status, facts) if isinstance(_state(status, facts), move.sources) else None
         status, ended = move.end(status, facts, found) if found else (status, None)
@@ -216,7 +216,7 @@ def _begun(status: TrainingJobStatus, facts: Facts, _: bool) -> Moved:
 _evicted = _stopped(Reason.EVICTED_BY_QUEUE, lambda quota: quota.message)
 _requeued = _stopped(Reason.GANG_REQUEUED, lambda split: requeue_sentence(split.waiting, len(split.placed)))
 _resized = _stopped(Reason.SCALED, lambda resize: scaling_sentence(resize.before, resize.after))
-_moved = _stopped(Reason.MOVED, lambda relocation: relocation_sentence(relocation.workers, relocation.nodes))
+_moved = _stopped(Reason.MOVED, lambda move: relocation_sentence(move.workers, move.nodes, move.target))
 
 LIFE: tuple[Move[Any], ...] = (
     Move((Open,), "all replicas of the role that decides have succeeded", has_succeeded, _completed, Ended),
@@ -225,10 +225,10 @@ LIFE: tuple[Move[Any], ...] = (
     Move((Open,), "the queue takes the quota back", _lost_quota, _evicted, Suspended),
     Move((Open,), "a replica fails, is lost or hangs", _failure, _failed, Provisional),
     Move((Open,), "the spec asks for another world", elastic.is_outgrown, _stopped(Reason.SCALED), Settled),
-    Move((Open,), "a pod excludes a node that it could use again", replacing.is_misplaced, _stopped(Reason.RESCHEDULED), Settled),
+    Move((Open,), "a pod waits, and a new one could use more nodes", replacing.is_misplaced, _stopped(Reason.RESCHEDULED), Settled),
     Move((Open,), "only a part of the gang has nodes", requeueing.due, _requeued, Settled),
     Move((Open,), "an elastic world shrinks or grows", elastic.due_resize, _resized, Settled),
-    Move((Open,), "nodes of the world go, and the workers on them can leave", moving.due, _moved, Settled),
+    Move((Open,), "workers leave nodes that go, or that they do not prefer", moving.due, _moved, Settled),
     Move((Settled, Open, Provisional, Suspended), "a deadline has passed", deadline.verdict, _given_up, Ended),
     Move((Settled, Provisional, Suspended), "nothing forbids the next attempt", _may_begin, _begun, Open),
 )

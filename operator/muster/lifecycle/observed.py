@@ -106,6 +106,8 @@ class ReplicaView:
     """Whether the node reports that no container of the pod runs, so that nothing is left to end."""
     excluded_nodes: tuple[str, ...] = ()
     """Nodes that the pod may not go to, because pods that do not answer were on them."""
+    capacity_classes: tuple[str, ...] = ()
+    """The capacity classes whose nodes the pod may use. Empty: any node."""
     has_reported_end: bool = False
     """Whether the replica has reported its exit and awaits the next attempt."""
     incarnation: Incarnation | None = None

@@ -86,6 +86,8 @@ class Policy:
     """How long before the time that a node announces for its end the job leaves it."""
     replacement_seconds: float = 20
     """How long a job whose nodes go waits for a replacement of each worker that leaves. Then it moves those for which there is one."""
+    return_seconds: float = 60
+    """How long workers that go back to their preferred capacity class wait for replacements of all, after the last one got a node."""
     delays: Mapping[FailureClass, Delays] = field(default_factory=lambda: _DELAYS)
     pace: float = 1.0
     controller: str = CONTROLLER

@@ -13,8 +13,10 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+from muster.api.capacity import MAX_CLASSES
 from muster.api.constants import (
     ATTEMPT_LABEL,
+    CAPACITY_CLASSES_ANNOTATION,
     EXCLUDED_NODES_ANNOTATION,
     INDEX_LABEL,
     JOB_NAME_LABEL,
@@ -44,6 +46,8 @@ LONGEST_MESSAGE = 1024
 _LONGEST_REASON = 128
 _LONGEST_EXCLUDED = MOST_EXCLUDED * 254
 """Characters of so many names of nodes, which have at most 253."""
+_LONGEST_CLASSES = MAX_CLASSES * 64
+"""Characters of all classes that a pod may use."""
 _LAST_LINES = 3
 _DEVICES_NAMED = 4
 _LONGEST_DEVICE = 200
@@ -122,6 +126,7 @@ def _view(pod: Object, *, role: RoleName, index: int, attempt: int) -> ReplicaVi
         placed=_placement_time(status) if node else None,
         unschedulable=not node and _is_unschedulable(status),
         excluded_nodes=_excluded_nodes(metadata.get("annotations") or {}),
+        capacity_classes=_capacity_classes(metadata.get("annotations") or {}),
     )
 
 
@@ -129,6 +134,11 @@ def _excluded_nodes(annotations: Mapping[str, str]) -> tuple[str, ...]:
     """The nodes to which the pod may not go. The text is cut, because 250 KB of short names would take 5 MB in the cache of pods."""
     text = annotations.get(EXCLUDED_NODES_ANNOTATION, "")[:_LONGEST_EXCLUDED]
     return tuple(filter(None, text.split(",", MOST_EXCLUDED)[:MOST_EXCLUDED]))
+
+
+def _capacity_classes(annotations: Mapping[str, str]) -> tuple[str, ...]:
+    text = annotations.get(CAPACITY_CLASSES_ANNOTATION, "")[:_LONGEST_CLASSES]
+    return tuple(filter(None, text.split(",")))
 
 
 def _suffix(pod: Object, *, role: RoleName, index: int) -> int | None:

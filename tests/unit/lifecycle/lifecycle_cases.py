@@ -78,6 +78,7 @@ class Story:
     expects_reports: bool = False
     gap_seconds: float | None = None
     notices: dict[str, NodeNotice] | None = None
+    capacity_classes: dict[str, str] = field(default_factory=dict)
 
     def see(self, *views: ReplicaView, seconds: float | None = None, live: bool = True) -> Decision:
         self.now = at(seconds) if seconds is not None else self.now
@@ -91,6 +92,7 @@ class Story:
                 expects_reports=self.expects_reports,
                 gap_seconds=self.gap_seconds,
                 notices=self.notices,
+                capacity_classes=self.capacity_classes,
             ),
             self.now,
             problems=self.problems,

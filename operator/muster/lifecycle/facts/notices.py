@@ -8,6 +8,7 @@ from datetime import datetime
 
 from muster.api.spec import NodeNotices
 from muster.api.status import MAX_NODE_NOTICES, Meaning, NodeNotice, TrainingJobStatus
+from muster.lifecycle.facts import capacity
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.observed import Replica, ReplicaView
 
@@ -57,11 +58,12 @@ def leaving(status: TrainingJobStatus, facts: Facts) -> tuple[ReplicaView, ...]:
 
 
 def wanted(status: TrainingJobStatus, facts: Facts) -> int:
-    """The number of replicas that stand by. A job in a queue gets no more than its spares, because its quota holds no more."""
+    """The number of replicas that stand by: the spares, and replacements for workers that leave. A job in a queue gets no more than its
+    spares, because its quota holds no more."""
     asked_for = facts.spec.recovery.spares
     if facts.spec.scheduling.queue or not facts.strategy.replaces(facts.spec):
         return asked_for
-    return max(asked_for, len(leaving(status, facts)))
+    return max(asked_for, len(leaving(status, facts))) + len(capacity.returning(status, facts))
 
 
 def staying(status: TrainingJobStatus, facts: Facts) -> set[Replica]:

@@ -9,6 +9,7 @@ from muster.api.status import LONGEST_TEXT, Condition, ConditionType, GraceStatu
 from muster.lifecycle.facts import gang
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.times import whole_seconds
+from muster.lifecycle.present.capacity import capacity_reason, capacity_sentence
 from muster.lifecycle.present.notices import notice_sentence, reason_of
 from muster.lifecycle.present.waiting import reasons
 from muster.lifecycle.recording.members import world_members
@@ -33,6 +34,7 @@ def with_conditions(status: TrainingJobStatus, state: State, facts: Facts) -> Tr
         ConditionType.QUOTA_RESERVED: _quota_reserved(facts),
         ConditionType.SPREAD_OVER_NODES: _spread_over_nodes(status, facts),
         ConditionType.NODES_STAY: _nodes_stay(status, facts),
+        ConditionType.CAPACITY_PREFERRED: _capacity_preferred(status, facts),
     }
     if isinstance(state, Ended):
         kind = ConditionType.COMPLETE if status.phase is Phase.SUCCEEDED else ConditionType.FAILED
@@ -149,6 +151,15 @@ def _nodes_stay(status: TrainingJobStatus, facts: Facts) -> Value | None:
     if sentence:
         return Value(False, reason_of(status, facts), sentence)
     return Value(True, Reason.NO_NOTICE) if status.condition(ConditionType.NODES_STAY) else None
+
+
+def _capacity_preferred(status: TrainingJobStatus, facts: Facts) -> Value | None:
+    """Whether no role waits for its preferred capacity class, or has fallen back. A job gets this condition when the first one does."""
+    if not is_open(status):
+        return None
+    if status.capacity:
+        return Value(False, capacity_reason(status), capacity_sentence(status, facts))
+    return Value(True, Reason.ON_PREFERRED_CLASS) if status.condition(ConditionType.CAPACITY_PREFERRED) else None
 
 
 def is_queued(status: TrainingJobStatus, facts: Facts) -> bool:

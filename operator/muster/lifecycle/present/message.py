@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from muster.api.status import LONGEST_TEXT, AttemptRecord, Phase, Reason, TrainingJobStatus
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.leaving import holding_resources
+from muster.lifecycle.present.capacity import capacity_sentence
 from muster.lifecycle.present.conditions import is_queued
 from muster.lifecycle.present.goodput import reports_steps
 from muster.lifecycle.present.notices import notice_sentence
@@ -38,9 +39,10 @@ def scaling_sentence(before: int, after: int) -> str:
     return f"scales up: {joined} worker{'s' if joined > 1 else ''} joined"
 
 
-def relocation_sentence(workers: Sequence[str], nodes: Sequence[str]) -> str:
-    """Which workers leave which nodes."""
-    return f"{listed(workers)} {'leaves' if len(workers) == 1 else 'leave'} {listed(nodes)}, because the nodes announce that they go"
+def relocation_sentence(workers: Sequence[str], nodes: Sequence[str], target: str) -> str:
+    """Which workers leave which nodes, and why: for a capacity class, the `target`, or because the nodes go."""
+    why = f"for nodes of class {target}" if target else "because the nodes announce that they go"
+    return f"{listed(workers)} {'leaves' if len(workers) == 1 else 'leave'} {listed(nodes)}, {why}"
 
 
 def startup_sentence(status: TrainingJobStatus, facts: Facts) -> str:
@@ -78,8 +80,7 @@ def _stopping(facts: Facts) -> str:
 
 
 def _running(status: TrainingJobStatus, facts: Facts) -> str:
-    announced = notice_sentence(status, facts)
-    return _training(status, facts) + (f"; {announced}" if announced else "")
+    return "; ".join(filter(None, (_training(status, facts), notice_sentence(status, facts), capacity_sentence(status, facts))))
 
 
 def _training(status: TrainingJobStatus, facts: Facts) -> str:
@@ -100,4 +101,6 @@ def _starting(status: TrainingJobStatus, facts: Facts) -> str:
     if status.next_attempt_time and is_backing_off(status, facts.now):
         return f"attempt {status.attempt} begins at {status.next_attempt_time:%H:%M:%S} UTC (back-off){after}"
     meanwhile = " while the others train on" if status.world and status.world.first_step_time else ""
-    return f"attempt {status.attempt} waits for {waiting_sentence(status, facts, brief=True)}{meanwhile}{after}"
+    chosen = capacity_sentence(status, facts)
+    waits = f"attempt {status.attempt} waits for {waiting_sentence(status, facts, brief=True)}{meanwhile}{after}"
+    return f"{waits}; {chosen}" if chosen else waits

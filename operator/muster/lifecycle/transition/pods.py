@@ -5,7 +5,7 @@ from __future__ import annotations
 from muster.api.spec import CleanPodPolicy
 from muster.api.status import Phase, TrainingJobStatus
 from muster.lifecycle.actions import Action, CreateReplica, EnsureService, LookLive, deletion
-from muster.lifecycle.facts import notices
+from muster.lifecycle.facts import capacity, notices
 from muster.lifecycle.facts.acknowledging import acknowledging
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.failure import cause_of_end
@@ -44,7 +44,7 @@ def has_failed_outside_the_world(view: ReplicaView, facts: Facts) -> bool:
 def _world(status: TrainingJobStatus, state: Open, facts: Facts) -> Actions:
     """Deletes pods that do not belong to this world, and creates missing pods after a live observation shows that no older pod is left."""
     older, absent, awaited = facts.older_than(status.attempt), missing(status, facts), acknowledging(status, facts)
-    always = (*_unneeded(status, facts), *_failed_outside_the_world(status, facts), *_service(facts))
+    always = (*_unneeded(status, facts), *_outside_the_world(status, facts), *_service(facts))
     if len(awaited) == len(older) == len(absent) or is_backing_off(status, facts.now):  # the kept pods acknowledge by themselves
         return always
     if not is_proved(facts, older=bool(older), absent=bool(absent)):
@@ -61,7 +61,11 @@ def _standby(status: TrainingJobStatus, facts: Facts) -> Actions:
         return ()
     free = elastic.free_replicas(status, facts) - {each.replica for each in status.orphaned}
     going = notices.going(status, facts)
-    unneeded = [view for view in facts.standing_by if view.replica not in free or view.node in going or _may_retry(view, facts)]
+    unneeded = [
+        view
+        for view in facts.standing_by
+        if view.replica not in free or view.node in going or _may_retry(view, facts) or capacity.lacks_classes(view, status, facts)
+    ]
     deletions = tuple(action for view in unneeded for action in deletion(view))
     absent = sorted(free - {view.replica for view in facts.everyone})
     if status.world.ready_time is None or not absent or not is_clear(status, facts):
@@ -110,9 +114,13 @@ def _unneeded(status: TrainingJobStatus, facts: Facts) -> Actions:
     return tuple(action for view in leaving for action in deletion(view, grace_seconds=exit_seconds(status, facts, view)))
 
 
-def _failed_outside_the_world(status: TrainingJobStatus, facts: Facts) -> Actions:
-    views = (view for view in facts.replicas_of(status.attempt) if has_failed_outside_the_world(view, facts))
-    return tuple(action for view in views if facts.now >= facts.retry_time(view) for action in deletion(view))
+def _outside_the_world(status: TrainingJobStatus, facts: Facts) -> Actions:
+    """Deletes replicas such as evaluators that have failed, or that wait although new ones could use a further capacity class."""
+    views = facts.replicas_of(status.attempt)
+    failed = [view for view in views if has_failed_outside_the_world(view, facts) and facts.now >= facts.retry_time(view)]
+    others = (view for view in views if not facts.strategy.is_in_world(view.role))
+    lacking = [view for view in others if capacity.lacks_classes(view, status, facts)]
+    return tuple(action for view in (*failed, *lacking) for action in deletion(view))
 
 
 def _service(facts: Facts) -> Actions:

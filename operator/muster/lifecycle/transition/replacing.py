@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 
 from muster.api.status import MAX_ORPHANED, Member, OrphanedPod, TrainingJobStatus
 from muster.lifecycle.actions import Action, LookLive, deletion
+from muster.lifecycle.facts import capacity
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.silence import silent_after_the_end_at, silent_at
 from muster.lifecycle.observed import Replica, ReplicaPhase, ReplicaView
@@ -54,9 +55,14 @@ def actions(status: TrainingJobStatus, facts: Facts) -> tuple[Action, ...]:
 
 
 def is_misplaced(status: TrainingJobStatus, facts: Facts) -> bool:
-    """Whether a pod waits for a node while it excludes a node that it could use again."""
+    """Whether a pod waits for a node while it excludes a node that it could use again, or while it could use a further capacity class."""
     time = _misplaced_at(status, facts)
-    return time is not None and facts.now >= time
+    return (time is not None and facts.now >= time) or _lacks_classes(status, facts)
+
+
+def _lacks_classes(status: TrainingJobStatus, facts: Facts) -> bool:
+    starts = is_open(status) and status.world is not None and status.world.ready_time is None
+    return starts and any(capacity.lacks_classes(view, status, facts) for view in facts.trainers(status.attempt))
 
 
 def wake_times(status: TrainingJobStatus, facts: Facts) -> list[datetime | None]:

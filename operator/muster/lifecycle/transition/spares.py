@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from muster.api.status import Member, Reason, TrainingJobStatus, World
-from muster.lifecycle.facts import notices
+from muster.lifecycle.facts import capacity, notices
 from muster.lifecycle.facts.acknowledging import may_acknowledge
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.silence import is_silent
@@ -37,6 +37,9 @@ def next_plan(status: TrainingJobStatus, facts: Facts) -> WorldPlan:
     stays = [view for view in waiting if view.node not in going and view.replica not in successors.values()]
     leaving = [view.replica for view in notices.leaving(status, facts) if view.replica in reused]
     successors |= _successors(leaving, stays, _nodes({uid for each in workers if each not in leaving and (uid := reused.get(each))}, facts))
+    back = [view.replica for view in capacity.returning(status, facts) if view.replica in reused and view.replica not in successors]
+    ready_there = [view for view in ready_to_return(status, facts) if view in stays and view.replica not in successors.values()]
+    successors |= _successors(back, ready_there, _nodes({uid for each in workers if each not in back and (uid := reused.get(each))}, facts))
     return facts.pool.arranged([successors.get(member.replica, member.replica) for member in world.members])
 
 
@@ -59,6 +62,12 @@ def ready(facts: Facts) -> list[ReplicaView]:
     """The replicas that stand by and can take a place at once. A spare of a job that has become smaller meanwhile has no place."""
     positions = facts.pool.positions
     return [view for view in facts.standing_by if view.replica in positions and view.is_ready and not is_silent(view, facts)]
+
+
+def ready_to_return(status: TrainingJobStatus, facts: Facts) -> list[ReplicaView]:
+    """The ready replicas on nodes of the preferred capacity class. Nodes that go do not count."""
+    going = notices.going(status, facts)
+    return [view for view in ready(facts) if view.node not in going and capacity.is_on_preferred(view, facts)]
 
 
 def with_successors(
