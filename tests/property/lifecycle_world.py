@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from muster.api.chosen_classes import allowed, classes_of, entry_of
 from muster.api.job import TrainingJob
-from muster.api.spec import CHIEF, EVALUATOR, PS, WORKER
+from muster.api.spec import CHIEF, EVALUATOR, PS, WORKER, TrainingJobSpec
 from muster.api.status import (
     MAX_ATTEMPT_RECORDS,
     AttemptRecord,
@@ -42,6 +43,7 @@ from muster_contract.reports import Marks, Progress, Report, TerminationMessage
 START = datetime(2026, 11, 21, 10, 0, 0, tzinfo=UTC)
 POLICY = Policy()
 HISTORY = 40
+NODE_CLASSES = {"node-0": "spot", "node-1": "on-demand", "node-2": "spot"}
 GRACE = timedelta(seconds=30)
 SIDE_CARS = timedelta(seconds=SIDE_CAR_SECONDS)
 PREEMPTION, INFRASTRUCTURE, APPLICATION = FailureClass.PREEMPTION, FailureClass.INFRASTRUCTURE, FailureClass.APPLICATION
@@ -145,6 +147,8 @@ class World:
         self.pods: dict[str, Pod] = {}
         self.service = False
         self.notices: dict[str, NodeNotice] = {}
+        self.full_class = ""
+        """The capacity class whose nodes have no room for further pods."""
         self.deleted = False
         self._uids = 0
         self._jobs: list[tuple[int, TrainingJob]] = [(0, self.job)]
@@ -179,7 +183,9 @@ class World:
         return self._observed(views, live=False)
 
     def _observed(self, views: Iterable[ReplicaView], *, live: bool) -> Observed:
-        return Observed(tuple(views), live=live, service=self.service, expects_reports=True, notices=dict(self.notices))
+        return Observed(
+            tuple(views), live=live, service=self.service, expects_reports=True, notices=dict(self.notices), capacity_classes=NODE_CLASSES
+        )
 
     def cached_job(self, age: int) -> tuple[int, TrainingJob]:
         return self._jobs[-1 - min(age, len(self._jobs) - 1)]
@@ -327,10 +333,13 @@ class World:
                 self._change(name, node=node, placed=self.now if node else None, unschedulable=not node)
 
     def _node_for(self, view: ReplicaView) -> str:
-        """One that stays, if there is any. A replica that stands by goes to no other."""
+        """One that stays, if there is any, of the classes that the pod asks for. A replica that stands by goes to no other."""
         going = {each.node for each in self.job.status.node_notices if each.meaning is Meaning.GOES}
         nodes = [f"node-{view.index % 2}", f"node-{1 - view.index % 2}", "node-2"]
-        return next((node for node in nodes if node not in going), "" if view.standby else nodes[0])
+        if view.capacity_classes:
+            free = set(view.capacity_classes) - {self.full_class}
+            nodes = [node for node in nodes if NODE_CLASSES[node] in free]
+        return next((node for node in nodes if node not in going), "" if view.standby else next(iter(nodes), ""))
 
     def announce(self, node: str, *, goes: bool) -> None:
         """The node says that it goes, or that it takes no new pods."""
@@ -642,7 +651,8 @@ class World:
             self._realise(action.attempt)
         self._uids += 1
         view = ReplicaView(name, f"uid-{self._uids}", action.role, action.index, action.attempt, ReplicaPhase.PENDING, self.now)
-        view = replace(view, standby=action.standby, suffix=suffix)
+        classes = allowed(self.job.spec, self.job.status, action.role, action.index, standby=action.standby)
+        view = replace(view, standby=action.standby, suffix=suffix, capacity_classes=classes)
         is_placed_alone = not self.job.status.gang_scheduler or action.standby or action.role == EVALUATOR
         node = self._node_for(view) if is_placed_alone else ""
         view = replace(view, node=node, unschedulable=not node)
@@ -653,8 +663,8 @@ class World:
         count = sum(pod.view.role == action.role and pod.view.name not in leaving for pod in self.pods.values())
         pool = strategy_of(self.job.spec.strategy).pool(self.job.spec)
         spares = self.job.spec.recovery.spares if action.role == WORKER else 0
-        allowed = len(pool.of(action.role)) if action.standby else self.planned[action.attempt].get(action.role, 0) + spares
-        check(count <= allowed, "replica counts", f"{count} replicas of {action.role}, {allowed} planned")
+        most = len(pool.of(action.role)) if action.standby else self.planned[action.attempt].get(action.role, 0) + spares
+        check(count <= most, "replica counts", f"{count} replicas of {action.role}, {most} planned")
 
     def _realise(self, attempt: int) -> None:
         """The first replica of an attempt: if the one before failed, this is a restart, and it must be within budget."""
@@ -759,6 +769,7 @@ def check_written(world: World, old: TrainingJobStatus, new: TrainingJobStatus) 
     world.began.update({record.attempt: record.start_time for record in new.attempts})
     _check_requeued(old, new)
     _check_moved(old, new)
+    _check_capacity(old, new, world.job.spec, world.now)
     _check_orphaned(world, old, new)
     _check_records(world, new)
     _check_restarts(world, new)
@@ -792,6 +803,18 @@ def _check_requeued(old: TrainingJobStatus, new: TrainingJobStatus) -> None:
     check(old.restarts.total == new.restarts.total and not new.next_attempt_time, "split gang", "to give nodes back costs a restart")
     kept = [member.label for member in (new.world.members if new.world else ()) if member.uid and member.role != EVALUATOR]
     check(not kept, "split gang", f"attempt {new.attempt} keeps {kept} of a gang that gives its nodes back")
+
+
+def _check_capacity(old: TrainingJobStatus, new: TrainingJobStatus, spec: TrainingJobSpec, now: datetime) -> None:
+    """A role asks for the classes that it prefers, and for another one only after its pods have waited."""
+    for entry in new.capacity:
+        names, before = classes_of(spec, entry.role), entry_of(old, entry.role)
+        check(entry.classes == names[: len(entry.classes)], "capacity", f"{entry.role} may use {entry.classes} of {names}")
+        waited = now - before.waiting_since if before and before.waiting_since else timedelta(0)
+        longer = len(entry.classes) - (len(before.classes) if before else 1)
+        needed = spec.scheduling.capacity.fallback_after_seconds if spec.scheduling.capacity else 0
+        fits = longer <= 0 or (longer == 1 and waited >= timedelta(seconds=needed))
+        check(fits, "capacity", f"{entry.role} falls back to {entry.classes} after {waited}")
 
 
 def _check_moved(old: TrainingJobStatus, new: TrainingJobStatus) -> None:

@@ -42,6 +42,9 @@ SHAPES: list[dict[str, Any]] = [
 ]
 
 
+CAPACITY = {"classes": ["spot", "on-demand"], "fallbackAfterSeconds": 100, "returnAfterSeconds": 200}
+
+
 @st.composite
 def specs(draw: st.DrawFn) -> dict[str, Any]:
     recovery = {
@@ -55,6 +58,7 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
         **shape,
         "trainer": draw(st.sampled_from([{"task": "digits"}, {"script": "train.py"}])),
         "recovery": {**recovery, **shape.get("recovery", {})},
+        "scheduling": draw(st.sampled_from([{}, {}, {"capacity": CAPACITY}])),
         "cleanPodPolicy": draw(st.sampled_from(["Running", "All", "None"])),
         "startupDeadlineSeconds": draw(st.sampled_from([600, 86400])),
     }
@@ -328,6 +332,16 @@ class Lifecycle(RuleBasedStateMachine):
             self.world.withdraw(node)
             self.world.converge()
         self.world.obey()
+        self.world.converge()
+
+    @rule(full=st.sampled_from(["spot", "on-demand", ""]), seconds=st.sampled_from([1, 99, 150, 300]))
+    def fill(self, full: str, seconds: int) -> None:
+        """All nodes of a capacity class are full for a while, or those of no class are."""
+        self.world.full_class = full
+        for _ in range(2):
+            self.world.converge()
+            self.world.obey("completed")
+            self.world.pass_time(seconds)
         self.world.converge()
 
     @rule(suspend=st.sampled_from([False, False, False, True]))

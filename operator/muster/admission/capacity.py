@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from muster.admission.sentences import not_one_of
 from muster.api.capacity import DEFAULT_CLASSES
-from muster.api.chosen_classes import classes_of
+from muster.api.chosen_classes import classes_at, classes_of
 from muster.api.problems import Problem
 from muster.api.spec import Capacity, TrainingJobSpec
 from muster.strategies.base import Strategy
@@ -70,11 +70,10 @@ def _limit_problems(strategy: Strategy, spec: TrainingJobSpec, capacity: Capacit
         if found is None or not names:
             continue
         replicas = max(found.replicas, spec.elastic.max_replicas if spec.elastic and role == strategy.worker_role else 0)
-        if replicas and not classes_of(spec, role, replicas - 1):
-            most = max(capacity.limits[name] for name in names)
-            message = (
-                f"leave {most} of {replicas} replicas of {role} a class; raise the limit of one of {', '.join(names)}, or name another"
-            )
+        served = sum(bool(classes_at(spec, role, place, count=replicas)) for place in range(replicas))
+        if served < replicas:
+            remedy = f"raise the limit of {' or '.join(names)}, or add a class"
+            message = f"give a class to {served} replicas of {role}, and it may have {replicas}; {remedy}"
             yield Problem(f"{_FIELD}.limits", message)
 
 

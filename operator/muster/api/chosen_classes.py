@@ -8,14 +8,25 @@ from muster.api.status import CapacityStatus, TrainingJobStatus
 Names = tuple[str, ...]
 
 
-def classes_of(spec: TrainingJobSpec, role: RoleName, place: int | None = None) -> Names:
-    """The classes of a role, the preferred one first. Empty: any node. `place` is that of a replica among the members of the role, and
-    selects the classes that the limits leave to it: a limit gives a class to the first places."""
+def classes_of(spec: TrainingJobSpec, role: RoleName) -> Names:
+    """The classes of a role, the preferred one first. Empty: any node."""
     capacity = spec.scheduling.capacity
-    if capacity is None:
-        return ()
-    names = capacity.roles.get(role, capacity.classes)
-    return tuple(name for name in names if place is None or place < capacity.limits.get(name, place + 1))
+    return tuple(capacity.roles.get(role, capacity.classes)) if capacity else ()
+
+
+def classes_at(spec: TrainingJobSpec, role: RoleName, place: int, *, count: int) -> Names:
+    """The classes that the limits leave to the member at a place of `count` members of its role. Each limited class has as many places in a
+    row: those after the places of the classes before it, so that limits divide a role, or else the last ones."""
+    names, capacity = classes_of(spec, role), spec.scheduling.capacity
+    limits = capacity.limits if capacity else {}
+    found, before = [], 0
+    for name in names:
+        limit = limits.get(name)
+        start = 0 if limit is None else min(before, max(0, count - limit))
+        if limit is None or start <= place < start + limit:
+            found.append(name)
+        before += limit or 0
+    return tuple(found)
 
 
 def allowed(spec: TrainingJobSpec, status: TrainingJobStatus, role: RoleName, index: int, *, standby: bool = False) -> Names:
@@ -27,9 +38,9 @@ def allowed(spec: TrainingJobSpec, status: TrainingJobStatus, role: RoleName, in
     if standby and capacity.spares is not None and not (entry and entry.returning):
         return tuple(capacity.spares)
     names = classes_of(spec, role)
-    within = names if standby or not capacity.limits else classes_of(spec, role, _place(status, role, index))
+    within = names if standby or not capacity.limits else _at_its_place(spec, status, role, index)
     tried = names[: level(names, entry) + 1]
-    return tuple(name for name in within if name in tried) or within[:1]
+    return tuple(name for name in within if name in tried) or within[:1] or names[:1]
 
 
 def level(names: Names, entry: CapacityStatus | None) -> int:
@@ -41,7 +52,8 @@ def entry_of(status: TrainingJobStatus, role: RoleName) -> CapacityStatus | None
     return next((each for each in status.capacity if each.role == role), None)
 
 
-def _place(status: TrainingJobStatus, role: RoleName, index: int) -> int:
-    """The place of a replica among the members of its role. A worker that has taken the place of another one has that place."""
-    members = (member.index for member in (status.world.members if status.world else ()) if member.role == role)
-    return next((place for place, member in enumerate(members) if member == index), index)
+def _at_its_place(spec: TrainingJobSpec, status: TrainingJobStatus, role: RoleName, index: int) -> Names:
+    """The classes of a member. A worker that has taken the place of another one has that place."""
+    members = [member.index for member in (status.world.members if status.world else ()) if member.role == role]
+    count = len(members) or (spec.roles[role].replicas if role in spec.roles else 1)
+    return classes_at(spec, role, members.index(index) if index in members else index, count=count)

@@ -565,8 +565,8 @@ class Capacity(ApiModel):
     limits: dict[ClassName, Annotated[int, Field(ge=1, le=MAX_REPLICAS)]] = Field(
         default_factory=dict,
         max_length=MAX_CLASSES,
-        description="Largest number of pods of each role that may use a class, such as on-demand: 2. These are the replicas with the "
-        "lowest indexes.",
+        description="Largest number of members of each role that may use a class, such as reserved: 4. Limits of several classes of a role "
+        "divide it: the first members use the preferred class.",
     )
     fallback_after_seconds: int = Field(
         default=600,
@@ -576,7 +576,7 @@ class Capacity(ApiModel):
     )
     return_after_seconds: int = Field(
         default=3600,
-        ge=60,
+        ge=1,
         le=30 * 86400,
         description="How long a world trains after a fallback before Muster looks for nodes of the preferred class again, in seconds. Then "
         "workers move there at the end of a step, once their replacements are ready.",

@@ -47,6 +47,7 @@ def validate(*, job: str, namespace: str | None, output: str, presets: Path | No
 
 def describe(spec: TrainingJobSpec) -> str:
     """The world that a spec makes, and how it shares a batch."""
+    from muster.api.chosen_classes import classes_of
     from muster.strategies.registry import strategy_of
 
     strategy = strategy_of(spec.strategy)
@@ -63,4 +64,6 @@ def describe(spec: TrainingJobSpec) -> str:
     scale = learning_rate_factor(spec.batch.learning_rate_scaling, devices)
     if scale != 1 and reads_batch:
         parts.append(f"learning rate x {scale:g}")
+    named = {role: classes_of(spec, role) for role in strategy.roles if plan.of(role)}
+    parts += [f"{role} on {', then '.join(classes)} nodes" for role, classes in named.items() if classes]
     return "; ".join(parts)

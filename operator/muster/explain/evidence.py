@@ -281,7 +281,7 @@ def _without_last_error(job: Object, message: str) -> str:
 
 def _of_conditions(snapshot: Snapshot) -> Iterator[Evidence]:
     problems = {"Valid": "False", "ResumeRegression": "True", "StorageShared": "False", "Straggling": "True", "GraceSufficient": "False"}
-    problems |= {"SpreadOverNodes": "False"} if phase_of(snapshot.job) not in FINAL_PHASES else {}
+    problems |= {"SpreadOverNodes": "False", "CapacityPreferred": "False"} if phase_of(snapshot.job) not in FINAL_PHASES else {}
     claims_exist = snapshot.claims is not None and all(claim_named(snapshot, name) for name in claims_of(snapshot))
     for condition in status_of(snapshot.job).get("conditions") or ():
         is_outdated = condition.get("reason") == "ClaimNotFound" and claims_exist

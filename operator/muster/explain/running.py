@@ -61,6 +61,18 @@ SLOW: tuple[Cause, ...] = rows(
         "the job is elastic and trains on {message} workers, because the others have no room or were lost",
         "wait: more workers join when they run; or free room in the cluster",
     ),
+    (
+        "ClassHasNoNode",
+        r"^WaitingForClass: (?P<what>.*)",
+        "{what}",
+        "wait, add nodes of this class, or write other classes in scheduling.capacity; kubectl get nodes --show-labels shows the labels",
+    ),
+    (
+        "OnOtherClass",
+        r"^(?:FellBack|Returning): (?P<what>.*)",
+        "{what}",
+        "wait: the job goes back by itself; scheduling.capacity has its classes and times",
+    ),
 )
 
 STATES: tuple[Cause, ...] = rows(

@@ -301,6 +301,8 @@ TABLE: list[tuple[str, Source, str, str]] = [
     ("TimeLost", T, "TimeLost", "30%"),
     ("EnvironmentsDiffer", N, "EnvironmentsDiffer", "torch 2.6 on rank 0, torch 2.7 on rank 1"),
     ("FewerWorkers", T, "FewerWorkers", "2 of 4"),
+    ("ClassHasNoNode", D, "WaitingForClass", "pods of worker wait for nodes of class spot"),
+    ("OnOtherClass", D, "FellBack", "no node of class spot for 600 s, so pods of worker may also use on-demand"),
     ("Succeeded", T, "Succeeded", ": step 100 of 100"),
     ("CompletedWithoutReport", T, "CompletedWithoutReport", ""),
     ("Suspending", T, "Suspending", ""),

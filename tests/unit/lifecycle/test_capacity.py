@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from muster.api.chosen_classes import allowed
+from muster.api.chosen_classes import allowed, classes_at
 from muster.api.status import Reason
 from muster.lifecycle.observed import ReplicaView
 from muster.render.addresses import addresses_of
@@ -137,6 +137,24 @@ def test_a_limit_leaves_the_class_to_the_first_members_of_the_world() -> None:
     mixed.see(waiting("worker-0"), on("d1", "worker-1"), seconds=10)
     mixed.see(waiting("worker-0"), on("d1", "worker-1"), seconds=610)
     assert (requested(mixed, "worker-0"), requested(mixed, "worker-1")) == (("spot", "on-demand"), ("on-demand",))
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ({}, ["reserved spot", "reserved spot", "reserved spot", "reserved spot"]),
+        ({"reserved": 1}, ["reserved spot", "spot", "spot", "spot"]),
+        ({"spot": 1}, ["reserved spot", "reserved", "reserved", "reserved"]),
+        ({"reserved": 1, "spot": 3}, ["reserved", "spot", "spot", "spot"]),
+        ({"reserved": 3, "spot": 3}, ["reserved", "reserved spot", "reserved spot", "spot"]),
+        ({"reserved": 9, "spot": 4}, ["reserved spot", "reserved spot", "reserved spot", "reserved spot"]),
+    ],
+)
+def test_limits_of_several_classes_divide_a_role_and_are_never_exceeded(limits: dict[str, int], expected: list[str]) -> None:
+    spec = job(scheduling={"capacity": {"classes": ["reserved", "spot"], "limits": limits}}).spec
+    places = [classes_at(spec, "worker", place, count=4) for place in range(4)]
+    assert [" ".join(classes) for classes in places] == expected
+    assert all(sum(name in classes for classes in places) <= limit for name, limit in limits.items())
 
 
 def test_workers_go_back_when_replacements_on_the_preferred_class_are_ready() -> None:

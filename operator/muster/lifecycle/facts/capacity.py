@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from muster.api.chosen_classes import allowed, classes_of, entry_of, level
+from muster.api.chosen_classes import allowed, classes_at, classes_of, entry_of, level
 from muster.api.spec import RoleName
 from muster.api.status import CapacityStatus, TrainingJobStatus
 from muster.lifecycle.facts.facts import Facts
@@ -121,5 +121,5 @@ def _displaced(status: TrainingJobStatus, facts: Facts) -> tuple[ReplicaView, ..
         return ()
     found = facts.observed.capacity_classes
     workers = [member for member in world.members if member.role == role]
-    own = {member.uid: classes_of(spec, role, place) for place, member in enumerate(workers) if member.uid}
+    own = {member.uid: classes_at(spec, role, place, count=len(workers)) for place, member in enumerate(workers) if member.uid}
     return tuple(view for view in facts.replicas if found.get(view.node) in own.get(view.uid, ())[1:])
