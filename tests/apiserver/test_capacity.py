@@ -48,9 +48,9 @@ def test_a_pod_without_a_spot_node_is_created_again_for_on_demand_nodes_too(jobs
     jobs.submit(mixed(fallbackAfterSeconds=2))
     first, second = jobs.pods_of("digits", 2)
     assert (classes_of(first), values(first)) == ("spot", ["spot"])
-    kubelet.run(first)
     unschedulable = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes are available"}
-    kubelet.set_status(second, {"conditions": [{**unschedulable, "lastTransitionTime": now()}]})
+    for pod in (first, second):
+        kubelet.set_status(pod, {"conditions": [{**unschedulable, "lastTransitionTime": now()}]})
     wait_until(lambda: condition(jobs.status("digits"), "CapacityPreferred").get("reason") == "FellBack", "the workers fall back")
     pods = wait_until(lambda: [pod for pod in jobs.pods("digits") if classes_of(pod) == "spot,on-demand"], "pods for both classes")
     assert set(values(pods[0])) >= {"spot", "on-demand"}

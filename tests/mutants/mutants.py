@@ -204,6 +204,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "replacements",
         lambda original: lambda status, facts: [view.uid for view in facts.standing_by],
     ),
+    _mutant(
+        "falls-back-at-once",
+        "pods use the expensive class of nodes as soon as one of them waits",
+        "facts.capacity",
+        "fallback_time",
+        lambda original: lambda role, status, facts: facts.now if original(role, status, facts) else None,
+    ),
     _mutant("fence-forgotten", "two attempts train at once", "transition.fence", "is_clear", _always(True)),
     _mutant(
         "live-flag-ignored",

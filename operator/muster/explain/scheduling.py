@@ -209,7 +209,8 @@ SCHEDULING: tuple[Cause, ...] = rows(
         "NodeSelector",
         r"didn't match (?:Pod's node affinity/selector|scheduler-enforced node affinity)|plugin\S* \[NodeAffinity",
         "no free node has the labels that the pods ask for",
-        "correct nodeSelector or nodeAffinity in roles.*.template (for TPUs: options.tpu), or label nodes: kubectl get nodes --show-labels",
+        "correct nodeSelector or nodeAffinity in roles.*.template (for TPUs: options.tpu; for classes of nodes: scheduling.capacity), or "
+        "label nodes: kubectl get nodes --show-labels",
     ),
     (
         "AntiAffinity",
