@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from muster.lifecycle.observed import ReplicaPhase
-from tests.property.lifecycle_world import ENDS, POLICY, START, STOPPED, World, check, check_standing, finish_quietly
+from tests.property.lifecycle_world import ENDS, NODE_CLASSES, POLICY, START, STOPPED, World, check, check_standing, finish_quietly
 
 LIGHT = settings(max_examples=500, stateful_step_count=50)
 HEAVY = settings(max_examples=10000, stateful_step_count=80)
@@ -42,7 +42,8 @@ SHAPES: list[dict[str, Any]] = [
 ]
 
 
-CAPACITY = {"classes": ["spot", "on-demand"], "fallbackAfterSeconds": 100, "returnAfterSeconds": 200}
+CAPACITY_RETURN = 200
+CAPACITY = {"classes": ["spot", "on-demand"], "fallbackAfterSeconds": 100, "returnAfterSeconds": CAPACITY_RETURN}
 
 
 @st.composite
@@ -344,6 +345,23 @@ class Lifecycle(RuleBasedStateMachine):
             self.world.pass_time(seconds)
         self.world.converge()
 
+    @rule(comes=st.booleans())
+    def fall_back_and_return(self, comes: bool) -> None:
+        """A world trains while the preferred class is full. Later it has room again, or not."""
+        self.world.full_class = "spot"
+        for _ in range(3):
+            self.come_up("completed")
+        self.world.train(7, commit=True)
+        for name in sorted(self.world.pods):
+            self.world.deliver(name, 0)
+        self.world.pass_time(CAPACITY_RETURN)
+        self.world.converge()
+        if comes:
+            self.world.full_class = ""
+        for _ in range(2):
+            self.world.obey("completed")
+            self.world.converge()
+
     @rule(suspend=st.sampled_from([False, False, False, True]))
     def suspend(self, suspend: bool) -> None:
         self.world.edit(lambda spec: spec.update(suspend=suspend))
@@ -432,3 +450,18 @@ def test_a_device_that_breaks_is_replaced_and_one_that_recovers_is_kept(shape: d
     world.converge()
     assert world.job.status.attempt == (1 if breaks else 0)
     finish_quietly(world, "completed")
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("gang", [True, False])
+def test_workers_return_to_their_preferred_class_once_it_has_room(workers: int, gang: bool) -> None:
+    shape = {"strategy": "DDP", "roles": {"worker": {"replicas": workers}}, "trainer": {"task": "digits"}}
+    machine = Lifecycle()
+    machine.world = world = World({**shape, "scheduling": {"capacity": CAPACITY}}, in_place=True, gang=gang)
+    machine.fall_back_and_return(comes=False)
+    assert {pod.view.node for pod in world.pods.values() if pod.view.node} == {"node-1"}
+    machine.fall_back_and_return(comes=True)
+    assert [str(record.reason) for record in world.job.status.attempts[:-1]] == ["Rescheduled", "Moved"]
+    assert {NODE_CLASSES[pod.view.node] for pod in world.pods.values()} == {"spot"}
+    finish_quietly(world, "completed")
+    assert world.job.status.restarts.total == 0
