@@ -74,6 +74,22 @@ FLEET = {
             "s",
             stacked=True,
         ),
+        Panel(
+            "Devices in use",
+            "By capacity class and kind of device.",
+            ((f"sum by (capacity_class, device) (muster_job_devices{{{_NAMESPACES}}})", "{{capacity_class}} {{device}}"),),
+            stacked=True,
+        ),
+        Panel(
+            "Device-hours of the last day",
+            "By capacity class and kind of device. All namespaces.",
+            (("sum by (capacity_class, device) (increase(muster_device_seconds_total[1d])) / 3600", "{{capacity_class}} {{device}}"),),
+        ),
+        Panel(
+            "Cost of the last day",
+            "At the prices of the capacity classes. All namespaces.",
+            (("sum(increase(muster_cost_total[1d]))", "cost"),),
+        ),
         Panel("Lowest goodput", "Jobs.", ((f"bottomk(10, muster_job_goodput_ratio{{{_NAMESPACES}}})", _NAME),), "percentunit"),
     ),
     "Failures and recoveries": (
@@ -155,6 +171,16 @@ JOB = {
         Panel("Step", "", ((f"muster_job_step{{{_JOB}}}", "step"),)),
         Panel("Loss", "", ((f"muster_job_loss{{{_JOB}}}", "loss"),)),
         Panel("Throughput", "Samples per second.", ((f"muster_job_samples_per_second{{{_JOB}}}", "samples/s"),)),
+    ),
+    "Use of devices": (
+        Panel(
+            "Device-hours",
+            "By what they were used for.",
+            ((f"muster_job_device_seconds{{{_JOB}}} / 3600", "{{part}}"),),
+            stacked=True,
+        ),
+        Panel("Devices held", "By capacity class.", ((f"muster_job_devices{{{_JOB}}}", "{{capacity_class}} {{device}}"),)),
+        Panel("Cost", "At the prices of the capacity classes.", ((f"muster_job_cost{{{_JOB}}}", "cost"),)),
     ),
     "World and failures": (
         Panel("Replicas", "", ((f"muster_job_replicas_desired{{{_JOB}}}", "desired"), (f"muster_job_replicas_ready{{{_JOB}}}", "ready"))),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from muster.api.capacity import CapacityClass
 from muster.api.chosen_classes import allowed, classes_of, entry_of
 from muster.api.job import TrainingJob
 from muster.api.spec import CHIEF, EVALUATOR, PS, WORKER, TrainingJobSpec
@@ -45,6 +46,9 @@ POLICY = Policy()
 HISTORY = 40
 NODE_CLASSES = {"node-0": "spot", "node-1": "on-demand", "node-2": "spot"}
 GRACE = timedelta(seconds=30)
+_TERMS = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "example.com/class", "operator": "Exists"}]}]}
+PRICES = {"spot": 1.0, "on-demand": 3.5}
+PRICED = {name: CapacityClass.model_validate({**_TERMS, "pricePerDeviceHour": price}) for name, price in PRICES.items()}
 SIDE_CARS = timedelta(seconds=SIDE_CAR_SECONDS)
 PREEMPTION, INFRASTRUCTURE, APPLICATION = FailureClass.PREEMPTION, FailureClass.INFRASTRUCTURE, FailureClass.APPLICATION
 
@@ -123,6 +127,12 @@ class Pod:
     said: TerminationMessage | None = None
     """How its processes last ended, where its supervisor outlived them."""
 
+    def held(self, until: datetime) -> float:
+        """Device-seconds: from its node on, until it has ended or is gone."""
+        begin = self.view.placed or self.view.created
+        end = min(self.view.released or until, until)
+        return max(0.0, (end - begin).total_seconds()) * sum(count for _, count in self.view.devices) if self.view.node else 0.0
+
     @property
     def lives(self) -> bool:
         """Whether it runs and reports."""
@@ -164,6 +174,15 @@ class World:
         self.commit = 0
         self.path = ""
         """The folder of the newest commit."""
+        self.gone: list[Pod] = []
+        """Pods whose objects are gone."""
+        self.departed: dict[str, ReplicaView] = {}
+        """Those that the caller has seen go, and that no status has counted to their end."""
+        self.slack = 0.0
+        """Device-seconds by which the status may be off: pods that no caller could see as they were."""
+        self.misjudged: set[str] = set()
+        """Pods that were not as the last writer of the status saw them."""
+        self.writes = 0
         self.spans: dict[str, str | None] = {}
         """The key of each span of the job's trace, and that of its parent."""
 
@@ -183,8 +202,17 @@ class World:
         return self._observed(views, live=False)
 
     def _observed(self, views: Iterable[ReplicaView], *, live: bool) -> Observed:
+        views = tuple(views)
+        shown = {view.uid for view in views}
         return Observed(
-            tuple(views), live=live, service=self.service, expects_reports=True, notices=dict(self.notices), capacity_classes=NODE_CLASSES
+            views,
+            live=live,
+            service=self.service,
+            expects_reports=True,
+            notices=dict(self.notices),
+            departed=tuple(view for uid, view in self.departed.items() if uid not in shown),
+            capacity_classes=NODE_CLASSES,
+            classes=PRICED,
         )
 
     def cached_job(self, age: int) -> tuple[int, TrainingJob]:
@@ -205,6 +233,8 @@ class World:
             return decision
         if decision.status != job.status and not self._write(version, decision.status, observed):
             return decision
+        if crash_after is not None:
+            self.forget_departed()
         actions = decision.actions if crash_after is None else decision.actions[: crash_after - 1]
         for action in actions:
             self._perform(action, observed, decision.status)
@@ -439,6 +469,8 @@ class World:
             closing=int(pod.view.uid.removeprefix("uid-")) % 6 == 4,  # with one among the init containers that ignores the kubelet
             disruption=end.disruption or pod.view.disruption,
         )
+        if not (pod.view.side_car_runs or pod.view.closing):
+            self._change(name, released=self.now)
 
     def sicken(self, name: str) -> None:
         """Its node reports that one of its devices is unhealthy."""
@@ -468,10 +500,27 @@ class World:
 
     def remove(self, name: str) -> None:
         """Its object goes: after its deletion, or by force."""
-        pod = self.pods.pop(name)
+        pod = self._pop(name)
         if pod.view.deleting is None:
             self._justify_known(pod, PREEMPTION)
         self._remember()
+
+    def _pop(self, name: str) -> Pod:
+        """Its object goes, and the caller sees it."""
+        pod = self.pods.pop(name)
+        pod.view = replace(pod.view, released=pod.view.released or self.now)
+        self.gone.append(pod)
+        if pod.view.node:
+            self.departed[pod.view.uid] = pod.view
+        return pod
+
+    def forget_departed(self) -> None:
+        """The caller ends, and the next one has not seen these pods go. Those that no status has counted are lost for the count."""
+        usage = self.job.status.usage
+        for view in self.departed.values():
+            if usage is None or (view.placed or view.created) > usage.counted_until or view.uid in self.misjudged:
+                self.slack += Pod(view).held(self.now)
+        self.departed = {}
 
     def train(self, steps: int, *, commit: bool) -> None:
         """The current world does some steps, and worker 0 (or the chief) has a report of it to send."""
@@ -517,6 +566,7 @@ class World:
 
     def forget_reports(self) -> None:
         """Another leader takes over, who has heard nobody yet."""
+        self.forget_departed()
         for name in self.pods:
             self._change(name, report=None, reported=None)
 
@@ -601,6 +651,7 @@ class World:
         check_root_cause(self.job.status, status, observed)
         check_written(self, self.job.status, status)
         check_devices(self, self.job.status, status, observed)
+        check_usage(self, self.job.status, status, observed)
         check_trace(self, status, observed)
         before = {name: self.belongs(pod) for name, pod in self.pods.items()}
         self._store(self.job.with_status(status))
@@ -652,7 +703,8 @@ class World:
         self._uids += 1
         view = ReplicaView(name, f"uid-{self._uids}", action.role, action.index, action.attempt, ReplicaPhase.PENDING, self.now)
         classes = allowed(self.job.spec, self.job.status, action.role, action.index, standby=action.standby)
-        view = replace(view, standby=action.standby, suffix=suffix, capacity_classes=classes)
+        devices = (("nvidia.com/gpu", 1 + action.index),) if action.role == WORKER else view.devices
+        view = replace(view, standby=action.standby, suffix=suffix, devices=devices, capacity_classes=classes)
         is_placed_alone = not self.job.status.gang_scheduler or action.standby or action.role == EVALUATOR
         node = self._node_for(view) if is_placed_alone else ""
         view = replace(view, node=node, unschedulable=not node)
@@ -695,7 +747,7 @@ class World:
         if action.grace_seconds == 0:
             is_stuck = pod.was_frozen and pod.view.due is not None and self.now >= pod.view.due + timedelta(seconds=POLICY.stuck_seconds)
             check(pod.view.empty or is_stuck, "by force", f"{action.name} is removed by force, and something of it may run")
-            del self.pods[action.name]
+            self._pop(action.name)
             self._remember()
         elif pod.view.deleting is None:
             self._change(action.name, deleting=self.now, due=self.now + min(GRACE, self._grace_of(action)))
@@ -825,6 +877,51 @@ def _check_moved(old: TrainingJobStatus, new: TrainingJobStatus) -> None:
     check(old.restarts.total == new.restarts.total and not new.next_attempt_time, "move", "a move costs a restart")
     before, after = [{member.replica for member in world.members} for world in (old.world, new.world)]
     check(before != after, "move", f"attempt {new.attempt} has the members of the one before: {sorted(after)}")
+
+
+def check_usage(world: World, old: TrainingJobStatus, new: TrainingJobStatus, observed: Observed) -> None:
+    """The device-seconds in the status are those of all pods that there were. What no caller could see makes the limits wider: a cache that
+    is behind, and pods that went while there was no caller."""
+    usage = new.usage
+    if usage is None or usage == old.usage:
+        return
+    since = old.usage.counted_until if old.usage else START
+    lasted = (usage.counted_until - since).total_seconds()
+    seen = {view.uid: view for view in (*observed.replicas, *observed.departed)}
+    truth = [*world.pods.values(), *world.gone]
+    wrong = {pod.view.uid for pod in truth if _is_misjudged(pod, seen.get(pod.view.uid), world, since)}
+    for pod in truth:
+        if pod.view.uid in wrong | world.misjudged:
+            world.slack += lasted * sum(count for _, count in pod.view.devices)
+    world.misjudged = wrong
+    world.writes += 1
+    for view in observed.departed:
+        world.departed.pop(view.uid, None)
+    used, error = sum(pod.held(usage.counted_until) for pod in truth), world.slack + 0.002 * world.writes + 0.002
+    parts = (usage.useful_seconds, usage.unreported_seconds, usage.checkpoint_seconds, usage.redone_seconds)
+    parts = (*parts, usage.waiting_seconds, usage.recovering_seconds, usage.idle_seconds)
+    total = usage.device_seconds
+    check(used - error <= total <= used + usage.uncertain_seconds + error, "usage", lambda: f"{used} used, {error} unseen: {usage}")
+    check(abs(sum(parts) - total) < 0.01 + 0.005 * world.writes and min(parts) >= 0, "usage", lambda: f"the parts of {usage}")
+    cost = sum(each.seconds * PRICES.get(each.capacity_class, 0) / 3600 for each in usage.devices)
+    check(usage.cost is not None and abs(usage.cost - cost) < 1e-4 * world.writes, "usage", lambda: f"{cost} is the cost of {usage}")
+    if error < 1:  # then each pod was seen as it was
+        for each in usage.devices:
+            mine = [
+                pod for pod in truth if (NODE_CLASSES.get(pod.view.node, ""), pod.view.devices[0][0]) == (each.capacity_class, each.device)
+            ]
+            exact = sum(pod.held(usage.counted_until) for pod in mine)
+            is_right = exact - error <= each.seconds <= exact + usage.uncertain_seconds + error
+            check(is_right, "usage", f"{exact} of {each}")
+
+
+def _is_misjudged(pod: Pod, seen: ReplicaView | None, world: World, since: datetime) -> bool:
+    """Whether the pod held its devices at another time than the caller sees, after the last count."""
+    if pod.view.released is not None and pod.view.released <= since:
+        return seen is not None and seen.released != pod.view.released
+    if seen is None:
+        return pod in world.pods.values() and bool(pod.view.node)
+    return (seen.node, seen.placed, seen.released) != (pod.view.node, pod.view.placed, pod.view.released)
 
 
 def check_trace(world: World, new: TrainingJobStatus, observed: Observed) -> None:
@@ -1085,6 +1182,9 @@ def _stays_final(world: World) -> None:
     running = (pod for pod in world.pods.values() if not pod.view.phase.ended or (pod.view.only_side_cars_run and not stays))
     left = [pod.view.name for pod in running if not stays or (world.in_place and pod.lives)]
     check(not left, "cleaned up", f"{left} still run after the job has ended")
+    held = {pod.view.uid for pod in world.pods.values() if pod.view.node and pod.view.released is None}
+    count = sum(each.open for each in (status.usage.devices if status.usage else ()))
+    check(bool(held) or not count, "usage", f"the account is open after the end: {status.usage}")
     for _ in range(10):
         world.pass_time(100)
         decision = world.reconcile()

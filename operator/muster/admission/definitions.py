@@ -32,6 +32,7 @@ COLUMNS = (
     ("AGE", "date", ".metadata.creationTimestamp", "Time since the job was created.", 0),
     ("ETA", "integer", ".status.progress.etaSeconds", "Estimated seconds to the end.", 1),
     ("GOODPUT", "number", ".status.goodput.ratio", "Productive share of the wall-clock time.", 1),
+    ("USED", "string", ".status.usage.summary", "Device-hours and cost of the job.", 1),
     ("CHECKPOINT", "integer", ".status.checkpoint.step", "Step of the newest commit.", 1),
     ("MESSAGE", "string", ".status.message", "What the job does or waits for.", 1),
 )

@@ -78,6 +78,9 @@ class JobPolicy(ApiModel):
     )
     templates: Templates = Field(default=Templates.FULL, description="What a template may set.")
     max_replicas_per_job: int = Field(default=0, ge=0, description="Replicas of all roles together.")
+    max_device_hours_per_job: float = Field(
+        default=0, ge=0, allow_inf_nan=False, description="Device-hours of a job. Each job must then have a limit of its own."
+    )
     max_jobs_per_namespace: int = Field(default=0, ge=0, description="Jobs of a namespace that have started and not ended.")
 
 
@@ -86,7 +89,7 @@ UNLIMITED = JobPolicy()
 
 def violations(policy: JobPolicy, spec: TrainingJobSpec) -> list[Problem]:
     """Violations of the policy by a spec that is otherwise valid."""
-    errors = [*_replica_problems(policy, spec), *_spec_volume_problems(policy, spec)]
+    errors = [*_replica_problems(policy, spec), *_spec_volume_problems(policy, spec), *_limit_problems(policy, spec)]
     priority_class = spec.scheduling.priority_class_name
     if priority_class:
         errors += _name_problems(policy.priority_classes, priority_class, "spec.scheduling.priorityClassName")
@@ -102,6 +105,17 @@ def _replica_problems(policy: JobPolicy, spec: TrainingJobSpec) -> Iterable[Prob
     if most and count > most:
         field = "spec.roles" if spec.elastic is None else "spec.elastic.maxReplicas"
         yield Problem(field, f"makes {count} replicas in total; this installation allows {most} for a job, so write fewer")
+
+
+def _limit_problems(policy: JobPolicy, spec: TrainingJobSpec) -> Iterable[Problem]:
+    most, limits = policy.max_device_hours_per_job, spec.usage_limits
+    hours = limits.device_hours if limits is not None else None
+    if most and hours is None:
+        yield Problem(
+            "spec.usageLimits.deviceHours", f"is required: this installation allows {most:g} device-hours for a job; write a limit"
+        )
+    elif most and hours is not None and hours > most:
+        yield Problem("spec.usageLimits.deviceHours", f"must be at most {most:g}, as this installation allows, not {hours:g}")
 
 
 def _spec_volume_problems(policy: JobPolicy, spec: TrainingJobSpec) -> Iterable[Problem]:

@@ -99,6 +99,7 @@ def rules_for_all(reserved: Collection[str]) -> list[Rule]:
         *_checkpoint_rules(),
         *_input_rules(),
         *_resource_claim_rules(),
+        Rule(("spec", "usageLimits"), "", has("deviceHours") | has("cost"), "write deviceHours, cost or both"),
         _name_rule("managedBy", rf"{DNS_SUBDOMAIN}/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", "domain/name, such as muster.dev/operator"),
     ]
     for field, reason in POD_FIELDS.items():

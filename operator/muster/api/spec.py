@@ -603,6 +603,33 @@ class Scheduling(ApiModel):
     )
 
 
+class LimitAction(StrEnum):
+    """What happens when a job has used what it may."""
+
+    END = "End"
+    SUSPEND = "Suspend"
+
+
+class UsageLimits(ApiModel):
+    """Limits of what the pods of a job use (`status.usage`). At least one of deviceHours and cost is required."""
+
+    device_hours: float | None = Field(
+        default=None, gt=0, le=1e9, allow_inf_nan=False, strict=True, description="Most device-hours of all pods of the job together."
+    )
+    cost: float | None = Field(
+        default=None,
+        gt=0,
+        le=1e12,
+        allow_inf_nan=False,
+        strict=True,
+        description="Highest cost of the job, at the prices of the installation's capacity classes.",
+    )
+    action: LimitAction = Field(
+        default=LimitAction.END,
+        description="End: the job saves and fails. Suspend: it saves, and its pods are deleted, until the limit is raised or removed.",
+    )
+
+
 class TrainingJobSpec(ApiModel):
     """The desired training."""
 
@@ -653,6 +680,9 @@ class TrainingJobSpec(ApiModel):
         ge=1,
         le=10 * 365 * 86400,
         description="Longest time from the creation of the job to its end, without suspensions, in seconds. Default: no limit.",
+    )
+    usage_limits: UsageLimits | None = Field(
+        default=None, description="Limits of the device-hours and the cost of the job. Default: no limit."
     )
     ttl_seconds_after_finished: int | None = Field(
         default=None, ge=0, le=10 * 365 * 86400, description="Seconds after its end when the job is deleted. Default: it is kept."

@@ -32,6 +32,7 @@ MAX_NODE_NOTICES = 64
 LONGEST_SIGNAL = 400
 MAX_ORPHANED = 1000
 MAX_AWAITED = 4
+MAX_DEVICE_KINDS = 64
 LARGEST_FIGURE = 1e300
 """The largest figure that a program may report."""
 
@@ -57,6 +58,7 @@ AttemptNumber = Annotated[int, Field(ge=0), _within(0, MAX_ATTEMPT - 1)]
 Seconds = Annotated[float, Field(ge=0), _within(0, MAX_SECONDS)]
 Rate = Annotated[float, Field(ge=0), _within(0, LARGEST_FIGURE)]
 Figure = Annotated[float, _within(-LARGEST_FIGURE, LARGEST_FIGURE)]
+Amount = Annotated[float, Field(ge=0), _within(0, LARGEST_FIGURE)]
 LONGEST_TEXT = 4096
 """Characters of a text in a status."""
 Message = Annotated[str, Field(max_length=LONGEST_TEXT)]
@@ -161,6 +163,9 @@ class Reason(StrEnum):
     NO_PROGRESS = "NoProgress"
     STARTUP_DEADLINE = "StartupDeadlineExceeded"
     ACTIVE_DEADLINE = "ActiveDeadlineExceeded"
+    # ends of a job, or of an attempt that is suspended
+    DEVICE_HOURS_LIMIT = "DeviceHoursLimitReached"
+    COST_LIMIT = "CostLimitReached"
     # ResumeRegression
     RESUMED_AT_COMMIT = "ResumedAtCommit"
     STARTED_OVER = "StartedOver"
@@ -652,6 +657,57 @@ class Goodput(StatusPart):
 
 
 @dataclass(frozen=True, kw_only=True)
+class DeviceUsage(StatusPart):
+    """The use of one kind of device in one capacity class."""
+
+    capacity_class: Annotated[str, Field(max_length=63)] = ""
+    """Capacity class of the nodes. Empty if they have none."""
+    device: Annotated[str, Field(max_length=317)]
+    """Resource name of the accelerator, such as nvidia.com/gpu; claim for each ResourceClaim of a pod; pod for a pod without either."""
+    seconds: Amount = 0.0
+    """Device-seconds until countedUntil."""
+    open: Count = 0
+    """Devices that pods of the job held at countedUntil. They go on to count from then."""
+    ended: Count = 0
+    """Devices of pods that had ended by then and still existed. They count no more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Usage(StatusPart):
+    """What the pods of the job have used. A pod counts from its node's assignment until its last container ends or the pod is gone. The
+    parts from usefulSeconds to idleSeconds add up to deviceSeconds."""
+
+    counted_until: Moment
+    """Time up to which the use is counted."""
+    device_seconds: Amount = 0.0
+    """Device-seconds of all pods."""
+    uncertain_seconds: Amount = 0.0
+    """Those of the device-seconds that may not have been used, because pods went while no operator watched them."""
+    useful_seconds: Amount = 0.0
+    """Device-seconds of evaluations, and of steps that did not have to be redone."""
+    unreported_seconds: Amount = 0.0
+    """Device-seconds of processes that report no steps."""
+    checkpoint_seconds: Amount = 0.0
+    """Device-seconds in which saves blocked the training."""
+    redone_seconds: Amount = 0.0
+    """Device-seconds of steps whose results were lost."""
+    waiting_seconds: Amount = 0.0
+    """Device-seconds until the first step, in the first attempt or after a suspension."""
+    recovering_seconds: Amount = 0.0
+    """Device-seconds from a failure to the next attempt's first step."""
+    idle_seconds: Amount = 0.0
+    """Device-seconds of spares, and of pods that end because the job is suspended or has ended."""
+    cost: Amount | None = None
+    """Cost of the pods, at the prices of the capacity classes when they ran. Absent if no class has a price."""
+    hourly_cost: Amount | None = None
+    """Cost of an hour of what pods of the job held at countedUntil."""
+    devices: Annotated[tuple[DeviceUsage, ...], Field(max_length=MAX_DEVICE_KINDS)] = ()
+    """The device-seconds by capacity class and kind of device."""
+    summary: Annotated[str, Field(max_length=128)] = ""
+    """Device-hours and cost in short, such as `12.5 device-h, 31.20`."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class QueueStatus(StatusPart):
     """The queue that a job waits in."""
 
@@ -747,6 +803,8 @@ class TrainingJobStatus(StatusPart):
     """Whether the grace period was long enough to save. Absent if no stop has shown a problem."""
     goodput: Goodput | None = None
     """How the time of the job was used."""
+    usage: Usage | None = None
+    """Device-hours and cost of the job."""
     notices: Annotated[tuple[Annotated[Notice, BeforeValidator(notice_of)], ...], Field(max_length=10)] = ()
     """Notices of the newest attempt, at most ten."""
 

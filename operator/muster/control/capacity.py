@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import ChainMap
+from collections.abc import Callable, Mapping
+
+from cachetools import FIFOCache
 
 from muster.api.capacity import Classes
 from muster.kubernetes.objects import Object
+
+MOST_GONE = 1000
+"""Nodes that are gone and whose class is remembered."""
 
 
 def class_of(node: Object, classes: Classes) -> str | None:
@@ -23,16 +29,23 @@ class NodeClasses:
         self._classes = classes
         self._changed = changed
         self._of: dict[str, str] = {}
+        self._gone: FIFOCache[str, str] = FIFOCache(MOST_GONE)
+        self.are_known = False
+        """Whether the watch has delivered a node."""
 
     @property
-    def newest(self) -> dict[str, str]:
-        """The class by node, of the nodes that have one."""
-        return self._of
+    def newest(self) -> Mapping[str, str]:
+        """The class by node, of the nodes that have one. A node that has just gone is among them, because its pods are still there."""
+        return ChainMap(self._of, self._gone)
 
     def node(self, kind: str, node: Object) -> None:
         """Takes a change of a node: ADDED, MODIFIED or DELETED."""
+        self.are_known = True
         name = str(node["metadata"]["name"])
         before = self._of.pop(name, None)
+        self._gone.pop(name, None)
+        if kind == "DELETED" and before is not None:
+            self._gone[name] = before
         after = None if kind == "DELETED" else class_of(node, self._classes)
         if after is not None:
             self._of[name] = after

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from muster.acceptance.presets import Presets
 from muster.admission.job_policy import UNLIMITED, JobPolicy
+from muster.api.capacity import Classes
 from muster.api.status import NodeNotice, TrainingJobStatus
 from muster.channel.reports import Reports
 from muster.control.cluster import Cluster
@@ -48,6 +49,10 @@ class Dependencies:
     """The notices of the cluster's nodes, by node. None if they are unknown."""
     capacity_classes: Callable[[], Mapping[str, str]] = dict
     """The capacity class of each node that has one."""
+    classes: Classes = field(default_factory=dict)
+    """The capacity classes of the installation."""
+    knows_nodes: Callable[[], bool] = lambda: True
+    """Whether the capacity classes of the nodes are known."""
     enqueue: Callable[[str], None] = lambda _: None
     """Called with the key of a job that needs another pass now."""
     publish: Callable[[Object], None] = lambda _: None

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
 
 from muster.admission.bounds import bounded
 from muster.api.constants import ORPHAN_FINALIZER
 from muster.api.status import FINAL_PHASES
-from muster.api.unchecked import items, mappings
+from muster.api.times import parse_time
+from muster.api.unchecked import items, mapping, mappings
 from muster.control.cluster import Child, Listing, Unreadable
 from muster.kubernetes.objects import Object, key_of, owner_of, version_of
 from muster.kubernetes.store import Deletions, Echoes, ObjectStore
-from muster.lifecycle.observed import ReplicaPhase
+from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 
+MOST_DEPARTED = 10_000
+"""Pods that are gone and not yet counted in the status of their job, over all jobs."""
 _METADATA_READ = ("name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp")
 
 
@@ -38,9 +44,11 @@ def _noticed(job: Object) -> list[object]:
 
 
 class Store:
-    """The caches. `clock` returns monotonic seconds. It measures how long a write has waited for its echo on a watch."""
+    """The caches. `clock` returns monotonic seconds. It measures how long a write has waited for its echo on a watch. `now` returns the
+    time."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._now = now
         self._on_pod_deleted: list[Callable[[str], None]] = []
         self._on_job_changed: list[Callable[[str], None]] = []
         self._jobs: dict[str, Object] = {}
@@ -50,6 +58,7 @@ class Store:
         """What this operator has written, and the watches have delivered."""
         self._pending: dict[str, set[str]] = defaultdict(set)
         self._services: dict[str, str] = {}
+        self._departed: dict[str, list[tuple[datetime, ReplicaView]]] = {}
         self.unreadable: tuple[Unreadable, ...] = ()
         """Objects of the last list that could not be read."""
 
@@ -63,6 +72,10 @@ class Store:
 
     def children(self, key: str) -> list[Child]:
         return self._children.group(key)
+
+    def departed(self, key: str) -> tuple[ReplicaView, ...]:
+        """The pods of the job that are gone, whose end is known, and that its status has not counted to their end."""
+        return tuple(view for _, view in self._departed.get(key, ()))
 
     def count(self, key: str) -> int:
         """How many pods of the job are cached."""
@@ -125,6 +138,7 @@ class Store:
         if cached is not None and _same_spec(cached, slimmed):
             slimmed["spec"] = cached["spec"]  # parsed specs share its parts, so keep one copy
         self._jobs[key] = slimmed
+        self._forget_departed(key, slimmed)
         self._job_changed(key)
 
     def drop_job(self, job: Object) -> None:
@@ -134,6 +148,7 @@ class Store:
         cached = self._jobs.get(key)
         if cached is not None and cached["metadata"]["uid"] == uid:
             del self._jobs[key]
+            self._departed.pop(key, None)
             self._job_changed(key)
 
     def put_child(self, child: Child) -> None:
@@ -146,12 +161,35 @@ class Store:
         if child.view.phase is ReplicaPhase.PENDING:
             self._pending[child.key].add(uid)
 
-    def drop_child(self, key: str, uid: str) -> None:
+    def drop_child(self, key: str, uid: str, *, seen: bool = False) -> None:
+        """The pod is gone. `seen`: it went just now."""
+        self._depart(self._children.get(uid), seen=seen)
         self._not_pending(self._children.key(uid) or key, uid)
         self.echoes.forget(uid)
         self._children.drop(uid)
         for forget in self._on_pod_deleted:
             forget(uid)
+
+    def _depart(self, child: Child | None, *, seen: bool) -> None:
+        """Keeps a pod whose end is known until the status has counted it. Pods beyond the limit count as not seen."""
+        if child is None or not child.view.node or (self._jobs.get(child.key) or {}).get("metadata", {}).get("uid") != child.owner:
+            return
+        now = self._now()
+        ended = child.view.released or (now if seen else None)
+        if ended is not None and sum(map(len, self._departed.values())) < MOST_DEPARTED:
+            self._departed.setdefault(child.key, []).append((now, replace(child.view, released=ended, report=None)))
+
+    def _forget_departed(self, key: str, job: Object) -> None:
+        """Drops the pods that were gone when the use of devices was counted, by this operator or by another one."""
+        departed = self._departed.get(key)
+        counted = mapping(mapping(job.get("status")).get("usage")).get("countedUntil") if departed else None
+        if not departed or not isinstance(counted, str):
+            return
+        with suppress(ValueError):
+            until = parse_time(counted)
+            departed[:] = [each for each in departed if each[0] >= until]
+        if not departed:
+            del self._departed[key]
 
     def put_service(self, key: str, owner: str) -> None:
         self._services[key] = owner

@@ -151,7 +151,7 @@ class Queues:
                 await self._update(admitted.job, existing, status, observed)
             return
         is_empty = observed.live and not observed.replicas
-        if job.spec.suspend:
+        if job.spec.suspend or _is_held_by_a_limit(status):
             if existing is not None and status.phase is Phase.SUSPENDED and is_empty:
                 await self._delete(existing)
         elif admitted.problems:
@@ -231,3 +231,9 @@ def view_of(existing: Object | None, queue: str, worker: str | None = None) -> Q
     words = evicted if evicted and is_true(existing, "QuotaReserved") else conditions.get("QuotaReserved") or evicted
     message = f"{words.get('reason', '')}: {words.get('message', '')}" if words else "Kueue has not processed it yet"
     return QuotaView(admitted=False, message=f"queue {queue}: {message}")
+
+
+def _is_held_by_a_limit(status: TrainingJobStatus) -> bool:
+    """Whether the job is suspended because it has used what it may."""
+    suspended = status.condition(ConditionType.SUSPENDED)
+    return status.phase is Phase.SUSPENDED and suspended is not None and suspended.reason in (Reason.DEVICE_HOURS_LIMIT, Reason.COST_LIMIT)

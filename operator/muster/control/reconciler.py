@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from muster.api.constants import ATTEMPT_LABEL
 from muster.api.job import TrainingJob
-from muster.api.problems import InvalidJobError
+from muster.api.problems import InvalidJobError, Problem
 from muster.api.status import FINAL_PHASES, ConditionType, Reason, TrainingJobStatus
+from muster.api.unchecked import items, mapping, mappings
 from muster.channel.pacing import delay_seconds
 from muster.control.admission import Admission, Admitted
 from muster.control.cluster import Child
@@ -118,7 +120,16 @@ class Reconciler:
         """Adds a problem if the job requires a gang scheduler or a queue and the cluster has none."""
         gangs = self._dependencies.gangs
         queue = self._dependencies.kueue.problems(admitted.job, gangs.served)
-        return replace(admitted, problems=(*admitted.problems, *gangs.problems(admitted.job), *queue))
+        return replace(admitted, problems=(*admitted.problems, *gangs.problems(admitted.job), *queue, *self._price_problems(admitted.job)))
+
+    def _price_problems(self, job: TrainingJob) -> list[Problem]:
+        """A problem if the cost of a new job is limited and the installation has no prices."""
+        limits, classes = job.spec.usage_limits, self._dependencies.classes.values()
+        is_limited = limits is not None and limits.cost is not None and job.status.admitted_time is None
+        if not is_limited or any(each.price_per_device_hour is not None or each.price_per_node_hour is not None for each in classes):
+            return []
+        message = "cannot be kept, because no capacity class of this installation has a price; write spec.usageLimits.deviceHours instead"
+        return [Problem("spec.usageLimits.cost", message)]
 
     def _with_slot(self, admitted: Admitted) -> Admitted:
         """Adds a problem if the namespace already has as many jobs as the installation allows."""
@@ -138,6 +149,7 @@ class Reconciler:
             has_no_ttl
             and status.get("phase") in FINAL_PHASES
             and not self._dependencies.store.children(key)
+            and not _holds_devices(status)
             and self._queues.is_settled(obj)
         )
 
@@ -199,6 +211,9 @@ class Reconciler:
             report_delay_seconds=delay_seconds(len(self._dependencies.reports)),
             notices=self._dependencies.notices(),
             capacity_classes=self._dependencies.capacity_classes(),
+            departed=self._dependencies.store.departed(job.key),
+            classes=self._dependencies.classes,
+            knows_nodes=self._dependencies.knows_nodes(),
         )
 
     def _warn_of_unknown_attempts(self, job: TrainingJob, observed: Observed) -> None:
@@ -293,6 +308,11 @@ class Reconciler:
             self._uids[key] = uid
         else:
             self._uids.pop(key, None)
+
+
+def _holds_devices(status: Mapping[str, Any]) -> bool:
+    """Whether the status still counts devices of pods, so that it is due for a last count."""
+    return any(each.get("open") for _, each in mappings(items(mapping(status.get("usage")).get("devices"))))
 
 
 def _needs_live_look(decision: Decision) -> bool:

@@ -328,6 +328,12 @@ GIVEN_UP: tuple[Cause, ...] = rows(
         "raise activeDeadlineSeconds, then use muster restart: the job resumes from its last commit",
     ),
     (
+        "UsageLimit",
+        r"^(DeviceHours|Cost)LimitReached: (?P<what>.*)",
+        "the job reached a limit of what it may use: {what}",
+        "raise the limit in spec.usageLimits, then use muster restart: the job resumes from its last commit",
+    ),
+    (
         "NoProgress",
         r"^NoProgress: (?P<what>.*)",
         "the job failed, because several attempts in a row did no new step: {what}",

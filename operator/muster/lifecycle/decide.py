@@ -36,11 +36,13 @@ from muster.lifecycle.facts import capacity, notices
 from muster.lifecycle.facts.facts import Facts, read
 from muster.lifecycle.facts.failure import Cause, cause_of_break
 from muster.lifecycle.facts.hang import cause_of_hang
+from muster.lifecycle.facts.limits import Limit
 from muster.lifecycle.observed import Observed, QuotaView
 from muster.lifecycle.policy import DEFAULT_POLICY, Policy
 from muster.lifecycle.present.goodput import counted_until, with_goodput
 from muster.lifecycle.present.message import relocation_sentence, scaling_sentence, startup_sentence
 from muster.lifecycle.present.present import is_write_postponed, next_write_time, present
+from muster.lifecycle.present.usage import with_usage
 from muster.lifecycle.present.waiting import requeue_sentence
 from muster.lifecycle.recording.grace import with_grace_of_ended_attempts
 from muster.lifecycle.recording.members import has_succeeded
@@ -80,7 +82,7 @@ def decide(
     # The replicas of an ended job report for a short time only, so nothing is postponed.
     postponed = not isinstance(state, Ended) and is_write_postponed(old, status, facts)
     wake = wake_time(old, status, state, facts=facts, next_write=next_write_time(facts) if postponed else None)
-    return Decision(old if postponed else with_goodput(old, status, facts), to_do, wake)
+    return Decision(old if postponed else with_usage(old, with_goodput(old, status, facts), facts), to_do, wake)
 
 
 def must_look_live(status: TrainingJobStatus, facts: Facts) -> bool:
@@ -168,6 +170,14 @@ def _is_suspended(_: TrainingJobStatus, facts: Facts) -> bool:
     return facts.spec.suspend
 
 
+def _limit_that_suspends(_: TrainingJobStatus, facts: Facts) -> Limit | None:
+    return facts.reached_limit if facts.suspends else None
+
+
+def _held(status: TrainingJobStatus, facts: Facts, limit: Limit) -> Moved:
+    return _stopped(limit.reason, lambda reached: reached.sentence)(status, facts, limit)
+
+
 def _lost_quota(_: TrainingJobStatus, facts: Facts) -> QuotaView | None:
     return facts.observed.quota if facts.waits_for_quota else None
 
@@ -203,7 +213,7 @@ def _earlier_failure_settled(status: TrainingJobStatus, facts: Facts, earlier: A
 
 def _may_begin(status: TrainingJobStatus, facts: Facts) -> bool:
     """An attempt may also begin while a failure is provisional, unless the job would fail permanently for that failure."""
-    if facts.spec.suspend or facts.problems or facts.waits_for_quota:
+    if facts.suspends or facts.problems or facts.waits_for_quota:
         return False
     record = _unsettled(status, facts)
     return record is None or budget.verdict(status, facts, record) is None
@@ -222,6 +232,7 @@ LIFE: tuple[Move[Any], ...] = (
     Move((Open,), "all replicas of the role that decides have succeeded", has_succeeded, _completed, Ended),
     Move((Open, Provisional, Suspended), "a failure is over a limit, and no later report can change that", _unsettled, _reviewed, Ended),
     Move((Open,), "the user suspends the job", _is_suspended, _stopped(Reason.SUSPENDED), Suspended),
+    Move((Open,), "a limit of use that suspends the job is reached", _limit_that_suspends, _held, Suspended),
     Move((Open,), "the queue takes the quota back", _lost_quota, _evicted, Suspended),
     Move((Open,), "a replica fails, is lost or hangs", _failure, _failed, Provisional),
     Move((Open,), "the spec asks for another world", elastic.is_outgrown, _stopped(Reason.SCALED), Settled),
@@ -229,7 +240,9 @@ LIFE: tuple[Move[Any], ...] = (
     Move((Open,), "only a part of the gang has nodes", requeueing.due, _requeued, Settled),
     Move((Open,), "an elastic world shrinks or grows", elastic.due_resize, _resized, Settled),
     Move((Open,), "workers leave nodes that go, or that they do not prefer", moving.due, _moved, Settled),
-    Move((Settled, Open, Provisional, Suspended), "a deadline has passed", deadline.verdict, _given_up, Ended),
+    Move(
+        (Settled, Open, Provisional, Suspended), "a deadline has passed, or a limit of use is reached", deadline.verdict, _given_up, Ended
+    ),
     Move((Settled, Provisional, Suspended), "nothing forbids the next attempt", _may_begin, _begun, Open),
 )
 """The moves of a job, in the order in which a pass tests them. An attempt ends before another begins. A failure is settled before it fails
@@ -243,7 +256,7 @@ def caught_up(job: TrainingJob, observed: Observed, now: datetime, *, message: s
     facts = read(job, observed, now)
     facts = replace(facts, now=max(now, counted_until(old, facts)))
     status = attempts.with_end(with_progress(old, facts), facts, Reason.SUSPENDED, message=message)
-    return with_goodput(old, with_late_last_step(status, facts), facts)
+    return with_usage(old, with_goodput(old, with_late_last_step(status, facts), facts), facts)
 
 
 def _of_deleted_job(job: TrainingJob, observed: Observed, now: datetime) -> tuple[Action, ...]:
@@ -258,4 +271,4 @@ def _of_deleted_job(job: TrainingJob, observed: Observed, now: datetime) -> tupl
 
 
 def _state(status: TrainingJobStatus, facts: Facts) -> State:
-    return state_of(status, suspend=facts.spec.suspend)
+    return state_of(status, suspend=facts.suspends)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from muster.api.capacity import Classes
 from muster.api.spec import RoleName
 from muster.api.status import NodeNotice
 from muster_contract.inputs import InputProgress
@@ -14,6 +15,12 @@ from muster_contract.reports import Report, TerminationMessage
 
 Replica = tuple[str, int]
 """Role and index."""
+
+
+POD = "pod"
+"""The device of a pod without accelerators: the pod itself."""
+CLAIM = "claim"
+"""A device, or several, from a ResourceClaim. The pod does not show how many."""
 
 
 class ReplicaPhase(StrEnum):
@@ -57,6 +64,10 @@ class ReplicaView:
     name."""
     finished: datetime | None = None
     """When the trainer container of the replica ended."""
+    released: datetime | None = None
+    """When the last container of the pod ended, or the pod was gone. From then on it holds no devices."""
+    devices: tuple[tuple[str, int], ...] = ((POD, 1),)
+    """The devices that the pod holds while it has a node: the resource name and the number of each kind."""
     deleting: datetime | None = None
     """When the deletion of the pod was requested: its deletionTimestamp less its grace period."""
     due: datetime | None = None
@@ -229,3 +240,9 @@ class Observed:
     """The notices of the cluster's nodes, by node. None if they are unknown."""
     capacity_classes: Mapping[str, str] = field(default_factory=dict)
     """The capacity class of each node that has one, as far as it is known."""
+    departed: tuple[ReplicaView, ...] = ()
+    """Replicas that the caller saw go since the last write of the status, as they were at last, each with `released`."""
+    classes: Classes = field(default_factory=dict)
+    """The capacity classes of the installation, with their prices."""
+    knows_nodes: bool = True
+    """Whether the classes of the nodes are known. If not, as in a new leader, the use of devices is not counted yet."""

@@ -8,6 +8,9 @@ from itertools import pairwise
 
 from muster.api.status import AttemptRecord, ConditionType, Phase, Reason, TrainingJobStatus
 
+SUSPENSIONS = (Reason.SUSPENDED, Reason.DEVICE_HOURS_LIMIT, Reason.COST_LIMIT)
+"""Why an attempt ends that is suspended by the user or by a limit of use."""
+
 
 @dataclass(frozen=True)
 class Open:
@@ -76,7 +79,7 @@ class Verdict:
 
 
 def state_of(status: TrainingJobStatus, *, suspend: bool) -> State:
-    """The state of a job with this status. `suspend` is the field of the spec."""
+    """The state of a job with this status. `suspend`: the user, or a limit of use, does not let the job run."""
     if status.phase.final:
         kind = ConditionType.COMPLETE if status.phase is Phase.SUCCEEDED else ConditionType.FAILED
         end = status.condition(kind)
@@ -85,7 +88,7 @@ def state_of(status: TrainingJobStatus, *, suspend: bool) -> State:
     provisional = next((each for each in reversed(status.attempts) if each.failure_class and not each.settled), None)
     if record is not None and record.end_time is None:
         return Open(record, provisional)
-    if suspend or (record is not None and record.reason in (Reason.SUSPENDED, Reason.EVICTED_BY_QUEUE)):
+    if suspend or (record is not None and record.reason in (*SUSPENSIONS, Reason.EVICTED_BY_QUEUE)):
         return Suspended(record, provisional)
     return Provisional(provisional) if provisional else Settled(record)
 

@@ -43,11 +43,9 @@ class CacheUpdates:
         before = self._store.key_of_pod(child.view.uid)
         if before is not None and before != child.key:  # the job that the pod belonged to
             self._queue.add(before)
+        self._store.put_child(child)
         if kind == "DELETED":
-            self._store.drop_child(child.key, child.view.uid)
-        else:
-            self._store.put_child(child)
-        if kind == "DELETED":
+            self._store.drop_child(child.key, child.view.uid, seen=True)
             self._queue.add(child.key)
         elif _urgent(child):
             self._queue.add_after(child.key, gather_seconds(LOSS_SECONDS, self._store.count(child.key)), happened=True)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from muster.acceptance.presets import Presets
 from muster.api.constants import JOB_NAME_LABEL
@@ -40,6 +40,7 @@ from muster.render.kueue_versions import PLURAL, api_version
 REPOINT_SECONDS = 60.0
 CERTIFICATE_RETRY_SECONDS = 2.0
 DISCOVERY_RETRY_SECONDS = 1.0
+LONGEST_WAIT_FOR_NODES = timedelta(seconds=30)
 PRESETS_SECONDS = 10.0
 """How often the presets are listed. A change has an effect at the next start of a world, so a watch would not make it faster."""
 
@@ -85,6 +86,7 @@ class Leader:
         self._positions = Positions(self._read_pending, enqueue=parts.queue.add) if self._kueue.enabled else None
         self._presets = Presets()
         self._notices = NodeNotices(configuration.node_notices.all_signals(), now=parts.now, changed=self._look_at_jobs_on)
+        self._since = parts.now()
         self._classes = NodeClasses(configuration.capacity.known, changed=self._look_at_jobs_on)
         url = f"https://{channel_host(configuration, pod)}:{configuration.coordination.port}"
         self._reconciler = Reconciler(
@@ -105,6 +107,8 @@ class Leader:
                 positions=self._positions,
                 notices=lambda: self._notices.newest,
                 capacity_classes=lambda: self._classes.newest,
+                classes=configuration.capacity.known,
+                knows_nodes=self._knows_nodes,
                 enqueue=parts.queue.add,
                 publish=parts.publish,
                 changed=parts.metrics.count_change,
@@ -179,6 +183,11 @@ class Leader:
     def _look_at_jobs_on(self, node: str) -> None:
         for key in self._parts.store.keys_on(node):
             self._parts.queue.add(key)
+
+    def _knows_nodes(self) -> bool:
+        """Whether the watch has delivered nodes. If it does not for long, it may have no right to."""
+        waits = self._configuration.reads_nodes and not self._classes.are_known
+        return not waits or self._parts.now() - self._since > LONGEST_WAIT_FOR_NODES
 
     def _node_changed(self, kind: str, node: Object) -> None:
         self._classes.node(kind, node)

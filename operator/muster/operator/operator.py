@@ -177,7 +177,7 @@ async def assembled(
         may_write=lambda: election.valid,
     ) as gateway:
         parts = Parts(
-            Store(time.monotonic),
+            Store(time.monotonic, _now),
             Reports(),
             queue=queue,
             recorder=EventRecorder(gateway.create, calm=queue.calm),

@@ -9,6 +9,7 @@ Only the trainer container counts, because side-cars may outlive it or never end
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
@@ -33,9 +34,10 @@ from muster.explain.brief import brief, is_only_of_gang
 from muster.explain.evidence import Source
 from muster.kubernetes.objects import Object, owner_of
 from muster.lifecycle.facts.devices import DEVICE_TAINT
-from muster.lifecycle.observed import ClaimView, ReplicaPhase, ReplicaView
+from muster.lifecycle.observed import CLAIM, POD, ClaimView, ReplicaPhase, ReplicaView
 from muster.render.pods import MOST_EXCLUDED
 from muster.render.template_hash import template_hash_in
+from muster.strategies.accelerators import ACCELERATORS, whole
 from muster.strategies.base import host_name
 from muster_contract.inputs import FETCHER
 from muster_contract.reports import MAX_TERMINATION_MESSAGE, TerminationMessage
@@ -106,6 +108,8 @@ def _view(pod: Object, *, role: RoleName, index: int, attempt: int) -> ReplicaVi
         created=parse_time(metadata["creationTimestamp"]),
         finished=parse_time(ended["finishedAt"]) if ended.get("finishedAt") else None,
         deleting=_deletion_time(metadata),
+        released=_release_time(pod, status),
+        devices=_devices_held(pod.get("spec") or {}),
         due=parse_time(metadata["deletionTimestamp"]) if metadata.get("deletionTimestamp") else None,
         exit_code=ended.get("exitCode"),
         termination=termination,
@@ -154,6 +158,40 @@ def _phase(status: Mapping[str, Any], state: Mapping[str, Any]) -> ReplicaPhase:
     if status.get("phase") == "Failed":
         return ReplicaPhase.FAILED
     return ReplicaPhase.RUNNING if state.get("running") else ReplicaPhase.PENDING
+
+
+def _release_time(pod: Object, status: Mapping[str, Any]) -> datetime | None:
+    """When the last container ended, if all have ended. The kubelet may end a pod without any state of its containers. Then the newest
+    condition has the time."""
+    if status.get("phase") not in ("Succeeded", "Failed") and not _is_empty(pod, status):
+        return None
+    fields = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
+    ended = [(state.get("terminated") or {}).get("finishedAt") for field in fields for state in _states(status, field)]
+    changed = [each.get("lastTransitionTime") for each in status.get("conditions") or ()]
+    times = list(filter(None, ended)) or list(filter(None, changed))
+    return max(map(parse_time, times), default=None) or parse_time(pod["metadata"]["creationTimestamp"])
+
+
+def _devices_held(spec: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
+    """The accelerators of the pod by resource name, and its claims. Init containers run before the others, unless they are side-cars. A
+    pod with neither counts as one device."""
+    together: Counter[str] = Counter()
+    before: Counter[str] = Counter()
+    for each in spec.get("containers") or ():
+        together += _accelerators(each)
+    for each in spec.get("initContainers") or ():
+        if each.get("restartPolicy") == "Always":
+            together += _accelerators(each)
+        else:
+            before |= _accelerators(each)
+    found = together | before
+    found[CLAIM] = len(spec.get("resourceClaims") or ())
+    return tuple(sorted((+found).items())) or ((POD, 1),)
+
+
+def _accelerators(container: Mapping[str, Any]) -> Counter[str]:
+    limits = (container.get("resources") or {}).get("limits") or {}
+    return Counter({name: whole(limits[name]) or 0 for name in ACCELERATORS if name in limits})
 
 
 def _unhealthy_devices(status: Mapping[str, Any]) -> tuple[str, ...]:

@@ -107,4 +107,4 @@ def test_jobs_look_only_when_the_class_of_a_node_changes() -> None:
     assert (classes.newest, changed) == ({"a": "spot"}, ["a"])
     classes.node("ADDED", node({}, name="b"))
     classes.node("DELETED", node({"karpenter.sh/capacity-type": "spot"}))
-    assert (classes.newest, changed) == ({}, ["a", "a"])
+    assert (classes.newest, changed) == ({"a": "spot"}, ["a", "a"])

@@ -283,6 +283,8 @@ TABLE: list[tuple[str, Source, str, str]] = [
     ("PeerLost", A, "PeerLost", "rank 1 went away"),
     ("ProcessKilled", A, "ProcessKilled", "ended by signal 8"),
     ("DeadlinePassed", E, "ActiveDeadlineExceeded", "the job did not end within 60 s"),
+    ("UsageLimit", E, "DeviceHoursLimitReached", "the job has used 2.00 of 2 device-hours (spec.usageLimits.deviceHours)"),
+    ("UsageLimit", E, "CostLimitReached", "the job has cost 9.00 of 9 (spec.usageLimits.cost)"),
     ("NoProgress", E, "NoProgress", "5 attempts in a row did no new step; worker-0: x"),
     (
         "BudgetExceeded",

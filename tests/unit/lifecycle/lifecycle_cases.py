@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic.alias_generators import to_camel
 
+from muster.api.capacity import CapacityClass
 from muster.api.job import TrainingJob
 from muster.api.problems import Problem
 from muster.api.status import AttemptRecord, NodeNotice, TrainingJobStatus
@@ -79,6 +80,9 @@ class Story:
     gap_seconds: float | None = None
     notices: dict[str, NodeNotice] | None = None
     capacity_classes: dict[str, str] = field(default_factory=dict)
+    departed: tuple[ReplicaView, ...] = ()
+    classes: dict[str, CapacityClass] = field(default_factory=dict)
+    knows_nodes: bool = True
 
     def see(self, *views: ReplicaView, seconds: float | None = None, live: bool = True) -> Decision:
         self.now = at(seconds) if seconds is not None else self.now
@@ -93,6 +97,9 @@ class Story:
                 gap_seconds=self.gap_seconds,
                 notices=self.notices,
                 capacity_classes=self.capacity_classes,
+                departed=self.departed,
+                classes=self.classes,
+                knows_nodes=self.knows_nodes,
             ),
             self.now,
             problems=self.problems,

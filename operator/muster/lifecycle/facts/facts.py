@@ -11,8 +11,11 @@ from pathlib import PurePosixPath
 
 from muster.api.job import TrainingJob
 from muster.api.problems import Problem
-from muster.api.spec import TrainingJobSpec
+from muster.api.spec import LimitAction, TrainingJobSpec
 from muster.api.status import Member, TrainingJobStatus
+from muster.lifecycle.facts import limits
+from muster.lifecycle.facts.ledger import Account, account
+from muster.lifecycle.facts.limits import Limit
 from muster.lifecycle.facts.membership import assigned, latest_attempt, orphaned_of
 from muster.lifecycle.facts.patience import Patience, patience
 from muster.lifecycle.facts.times import milliseconds
@@ -63,6 +66,21 @@ class Facts:
     def patience(self) -> Patience:
         """How long Muster waits for reports and steps in this pass."""
         return patience(self.policy, self.observed.gap_seconds)
+
+    @cached_property
+    def account(self) -> Account:
+        """The use of devices up to now."""
+        return account(self.job.status.usage, self.observed, self.stamp)
+
+    @cached_property
+    def reached_limit(self) -> Limit | None:
+        """The limit of use that the job has reached."""
+        return limits.reached(self.spec.usage_limits, self.account) if self.spec.usage_limits is not None else None
+
+    @property
+    def suspends(self) -> bool:
+        """Whether the user, or a limit of use, does not let the job run."""
+        return self.spec.suspend or (self.reached_limit is not None and self.reached_limit.action is LimitAction.SUSPEND)
 
     @cached_property
     def strategy(self) -> Strategy:

@@ -28,7 +28,7 @@ def with_conditions(status: TrainingJobStatus, state: State, facts: Facts) -> Tr
         ConditionType.RESUME_REGRESSION: _resume_regression(status, facts.job.status),
         ConditionType.STRAGGLING: _straggling(status, facts),
         ConditionType.GRACE_SUFFICIENT: _grace_sufficient(status.grace),
-        ConditionType.SUSPENDED: _suspended(status, state),
+        ConditionType.SUSPENDED: _suspended(status, state, facts),
         ConditionType.READY: _ready(status, state, facts),
         ConditionType.GANG_SCHEDULED: _gang_scheduled(status, facts),
         ConditionType.QUOTA_RESERVED: _quota_reserved(facts),
@@ -106,7 +106,10 @@ def _grace_sufficient(grace: GraceStatus | None) -> Value | None:
     return Value(False, grace.reason, message)
 
 
-def _suspended(status: TrainingJobStatus, state: State) -> Value | None:
+def _suspended(status: TrainingJobStatus, state: State, facts: Facts) -> Value | None:
+    limit = facts.reached_limit
+    if status.phase is Phase.SUSPENDED and limit is not None and not facts.spec.suspend:
+        return Value(True, limit.reason, limit.sentence)
     if status.phase is Phase.SUSPENDED:
         return Value(True, Reason.SUSPENDED)
     old = status.condition(ConditionType.SUSPENDED)
@@ -164,7 +167,7 @@ def _capacity_preferred(status: TrainingJobStatus, facts: Facts) -> Value | None
 
 def is_queued(status: TrainingJobStatus, facts: Facts) -> bool:
     """Whether the job waits in its queue, and would run otherwise."""
-    return facts.waits_for_quota and not facts.spec.suspend and not is_open(status)
+    return facts.waits_for_quota and not facts.suspends and not is_open(status)
 
 
 def _quota_reserved(facts: Facts) -> Value | None:
@@ -174,7 +177,7 @@ def _quota_reserved(facts: Facts) -> Value | None:
         return None
     if quota.admitted:
         return Value(True, Reason.QUOTA_RESERVED)
-    return Value(False, Reason.SUSPENDED if facts.spec.suspend else Reason.WAITING_FOR_QUOTA, quota.message)
+    return Value(False, Reason.SUSPENDED if facts.suspends else Reason.WAITING_FOR_QUOTA, quota.message)
 
 
 def _ready(status: TrainingJobStatus, state: State, facts: Facts) -> Value:

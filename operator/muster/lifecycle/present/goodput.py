@@ -17,7 +17,7 @@ from enum import Enum, auto
 
 from muster.api.status import ConditionType, Goodput, Phase, Reason, TrainingJobStatus
 from muster.lifecycle.facts.facts import Facts
-from muster.lifecycle.state import is_open, last_failure, newest, record_of
+from muster.lifecycle.state import SUSPENSIONS, is_open, last_failure, newest, record_of
 
 
 class Part(Enum):
@@ -72,7 +72,7 @@ def _part_of(status: TrainingJobStatus, facts: Facts) -> Part:
     quota = status.condition(ConditionType.QUOTA_RESERVED)
     if quota is not None and quota.reason is Reason.WAITING_FOR_QUOTA and not is_open(status):
         return Part.QUEUED
-    if status.phase is Phase.SUSPENDED or (record is not None and record.reason is Reason.SUSPENDED):
+    if status.phase is Phase.SUSPENDED or (record is not None and record.reason in SUSPENSIONS):
         return Part.SUSPENDED
     runs = world is not None and bool(world.ready_time or world.first_step_time) and is_open(status)
     if runs and not reports_steps(status, facts):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from muster.api.status import LONGEST_TEXT, AttemptRecord, Phase, Reason, TrainingJobStatus
+from muster.api.status import LONGEST_TEXT, AttemptRecord, Phase, TrainingJobStatus
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.leaving import holding_resources
 from muster.lifecycle.present.capacity import capacity_sentence
@@ -15,7 +15,7 @@ from muster.lifecycle.present.conditions import is_queued
 from muster.lifecycle.present.goodput import reports_steps
 from muster.lifecycle.present.notices import notice_sentence
 from muster.lifecycle.present.waiting import listed, waiting_sentence
-from muster.lifecycle.state import Ended, Open, State, Suspended, is_backing_off, last_failure
+from muster.lifecycle.state import SUSPENSIONS, Ended, Open, State, Suspended, is_backing_off, last_failure
 
 
 def message(status: TrainingJobStatus, state: State, facts: Facts) -> str:
@@ -63,8 +63,11 @@ def _message(status: TrainingJobStatus, state: State, facts: Facts) -> str:
         refusal = f"; the API server refuses its Workload: {facts.observed.refused}" if facts.observed.refused else ""
         return f"{stopping}waits in {facts.observed.quota.message}{refusal}"
     if status.phase is Phase.SUSPENDED:
-        return "suspended; set spec.suspend to false to resume"
-    if isinstance(state, Suspended) and state.record and state.record.reason is Reason.SUSPENDED:
+        limit = facts.reached_limit
+        if limit is None or facts.spec.suspend:
+            return "suspended; set spec.suspend to false to resume"
+        return f"suspended, because {limit.sentence}; raise or remove the limit to resume"
+    if isinstance(state, Suspended) and state.record and state.record.reason in SUSPENSIONS:
         return f"suspending: {_stopping(facts)}"
     if state.record is None or status.world is None:
         return "not started yet"

@@ -108,7 +108,7 @@ def settle_time(record: AttemptRecord, facts: Facts) -> datetime:
 
 def settles_at(status: TrainingJobStatus, facts: Facts) -> datetime | None:
     """When the failure that is provisional now becomes final. None if there is none."""
-    record = state_of(status, suspend=facts.spec.suspend).provisional
+    record = state_of(status, suspend=facts.suspends).provisional
     return settle_time(record, facts) if record else None
 
 

@@ -1,19 +1,23 @@
-"""Deadlines for the start of a world and for the end of a job."""
+"""Deadlines for the start of a world and for the end of a job, and the limits of what the job may use."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from muster.api.spec import LimitAction
 from muster.api.status import LONGEST_TEXT, MAX_AWAITED, Awaited, ConditionType, Reason, TrainingJobStatus
-from muster.lifecycle.facts import gang
+from muster.lifecycle.facts import gang, limits
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.observed import ReplicaPhase
-from muster.lifecycle.state import Verdict, is_open, newest
+from muster.lifecycle.state import SUSPENSIONS, Verdict, is_open, newest
 
 
 def verdict(status: TrainingJobStatus, facts: Facts) -> Verdict | None:
-    """The deadline that has passed, if one has."""
+    """The deadline that has passed, or the limit of use that ends the job, if there is one."""
+    limit = facts.reached_limit
+    if limit is not None and limit.action is LimitAction.END:
+        return Verdict(limit.reason, limit.sentence)
     active = _active_until(status, facts)
     if active and facts.now >= active:
         return Verdict(Reason.ACTIVE_DEADLINE, f"the job did not end within {facts.spec.active_deadline_seconds} s")
@@ -36,14 +40,15 @@ def with_awaited(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
 
 
 def due(status: TrainingJobStatus, facts: Facts) -> datetime | None:
-    """The earliest deadline that has not passed."""
-    return min((time for time in (_active_until(status, facts), _startup_until(status, facts)) if time), default=None)
+    """The earliest deadline that has not passed, or the time at which a limit of use is reached."""
+    limit = limits.due(facts.spec.usage_limits, facts.account, facts.now) if facts.spec.usage_limits is not None else None
+    return min((time for time in (_active_until(status, facts), _startup_until(status, facts), limit) if time), default=None)
 
 
 def _active_until(status: TrainingJobStatus, facts: Facts) -> datetime | None:
     """The deadline of the job, counted from its creation. The time in which the job is suspended does not count."""
     limit, record = facts.spec.active_deadline_seconds, newest(status)
-    if limit is None or facts.spec.suspend or (record is not None and record.reason is Reason.SUSPENDED):
+    if limit is None or facts.suspends or (record is not None and record.reason in SUSPENSIONS):
         return None
     suspended = status.goodput.suspended_seconds if status.goodput else 0.0
     return facts.created + timedelta(seconds=limit + suspended)

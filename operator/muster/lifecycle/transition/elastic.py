@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from muster.api.status import Reason, TrainingJobStatus, World
+from muster.api.status import TrainingJobStatus, World
 from muster.lifecycle.facts import notices
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.observed import Replica, ReplicaPhase
-from muster.lifecycle.state import is_open, newest
+from muster.lifecycle.state import SUSPENSIONS, is_open, newest
 from muster.lifecycle.transition import spares
 from muster.lifecycle.transition.in_place import reused_pods
 from muster.strategies.base import WorldPlan
@@ -34,7 +34,7 @@ def next_plan(status: TrainingJobStatus, facts: Facts) -> WorldPlan:
     if facts.replaces_workers:
         return spares.next_plan(status, facts)
     plan, record = facts.plan, newest(status)
-    if facts.spec.elastic is None or status.world is None or record is None or record.reason is Reason.SUSPENDED:
+    if facts.spec.elastic is None or status.world is None or record is None or record.reason in SUSPENSIONS:
         return plan
     present = (_running(facts) | reused_pods(status, facts).keys()) & _replicas(plan)
     waits = record.failure_class is not None and facts.spec.elastic.shrink_after_seconds > 0
@@ -85,7 +85,7 @@ def free_replicas(status: TrainingJobStatus, facts: Facts) -> set[Replica]:
 
 def _resize_time(status: TrainingJobStatus, facts: Facts) -> datetime | None:
     elastic, world = facts.spec.elastic, status.world
-    if elastic is None or world is None or not is_open(status) or facts.spec.suspend:
+    if elastic is None or world is None or not is_open(status) or facts.suspends:
         return None
     members = _members(world)
     running = _running(facts) & members

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from muster.api.status import Member, Reason, TrainingJobStatus, World
+from muster.api.status import Member, TrainingJobStatus, World
 from muster.lifecycle.facts import capacity, notices
 from muster.lifecycle.facts.acknowledging import may_acknowledge
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.silence import is_silent
 from muster.lifecycle.observed import Replica, ReplicaView
-from muster.lifecycle.state import newest
+from muster.lifecycle.state import SUSPENSIONS, newest
 from muster.lifecycle.transition.in_place import reused_pods
 from muster.strategies.base import WorldPlan
 
@@ -26,7 +26,7 @@ def next_plan(status: TrainingJobStatus, facts: Facts) -> WorldPlan:
     """The plan of the next world: the members of the last one. A ready spare, if there is one, replaces each member whose pod does not go
     on. In `status` the attempt before has ended."""
     world, record = status.world, newest(status)
-    if world is None or record is None or record.reason is Reason.SUSPENDED or is_outgrown(world, facts):
+    if world is None or record is None or record.reason in SUSPENSIONS or is_outgrown(world, facts):
         return facts.desired
     reused = reused_pods(status, facts)
     waiting = [view for view in ready(facts) if reused.get(view.replica) == view.uid]

@@ -35,6 +35,8 @@ class Metrics:
         self._recovery_seconds = self._counter(families.RECOVERY_SECONDS)
         self._steps_lost = self._counter(families.STEPS_LOST)
         self._ended = self._counter(families.ENDED)
+        self._device_seconds = self._counter(families.DEVICE_SECONDS)
+        self._cost = self._counter(families.COST)
         self._requests = self._counter(families.REQUESTS)
         self._refusals = self._counter(families.REFUSALS)
         build = Gauge(families.BUILD_INFO.name, families.BUILD_INFO.meaning, families.BUILD_INFO.labels, registry=self._registry)
@@ -78,10 +80,20 @@ class Metrics:
         """Counts what a written status adds: failures, restarts, recoveries, the first start and the end."""
         for change in attempt_changes(old, new):
             self._count_attempt(change)
+        self._count_usage(old, new)
         if new.start_time and not old.start_time:
             self._job_queue.observe(new.goodput.queued_seconds if new.goodput else 0.0)
         if new.phase.final and not old.phase.final:
             self._ended.labels(new.phase.value).inc()
+
+    def _count_usage(self, old: TrainingJobStatus, new: TrainingJobStatus) -> None:
+        if new.usage is None or new.usage == old.usage:
+            return
+        before = {(each.capacity_class, each.device): each.seconds for each in (old.usage.devices if old.usage else ())}
+        for each in new.usage.devices:
+            kind = each.capacity_class, each.device
+            self._device_seconds.labels(*kind).inc(max(0.0, each.seconds - before.get(kind, 0.0)))
+        self._cost.inc(max(0.0, (new.usage.cost or 0.0) - ((old.usage.cost if old.usage else None) or 0.0)))
 
     def _count_attempt(self, change: AttemptChange) -> None:
         record, previous = change.record, change.previous

@@ -97,6 +97,15 @@ RECOVERY_SECONDS = Family(
 )
 STEPS_LOST = Family("muster_steps_lost_total", "counter", "Steps that had to be done again, by class of the failure.", ("class",), "jobs")
 
+DEVICE_SECONDS = Family(
+    "muster_device_seconds_total",
+    "counter",
+    "Device-seconds that the pods of jobs have used, by capacity class and kind of device.",
+    ("capacity_class", "device"),
+    "jobs",
+)
+COST = Family("muster_cost_total", "counter", "Cost of the pods of jobs, at the prices of the capacity classes.", (), "jobs")
+
 JOB_PHASE = Family("muster_job_phase", "gauge", "1 for the phase that the job is in.", (*JOB_LABELS, "phase"), "job")
 JOB_ATTEMPT = Family("muster_job_attempt", "gauge", "Number of the current attempt, from 0.", JOB_LABELS, "job")
 JOB_DESIRED = Family("muster_job_replicas_desired", "gauge", "Replicas that the current world needs.", JOB_LABELS, "job")
@@ -114,6 +123,25 @@ JOB_TIME = Family(
     "What the life of the job was spent on: queued, starting, unreported, productive, checkpoint, redone, recovering or suspended.",
     (*JOB_LABELS, "part"),
     "job",
+)
+JOB_DEVICE_SECONDS = Family(
+    "muster_job_device_seconds",
+    "gauge",
+    "Device-seconds of the job until its usage time, by what they were used for: useful, unreported, checkpoint, redone, waiting, "
+    "recovering or idle.",
+    (*JOB_LABELS, "part"),
+    "job",
+)
+JOB_DEVICES = Family(
+    "muster_job_devices",
+    "gauge",
+    "Devices that the pods of the job held at its usage time, by capacity class and kind of device.",
+    (*JOB_LABELS, "capacity_class", "device"),
+    "job",
+)
+JOB_COST = Family("muster_job_cost", "gauge", "Cost of the job until its usage time. Absent without prices.", JOB_LABELS, "job")
+JOB_USAGE_TIME = Family(
+    "muster_job_usage_timestamp_seconds", "gauge", "Unix time until which the use of devices is counted.", JOB_LABELS, "job"
 )
 JOB_COMMIT_TIME = Family("muster_job_commit_timestamp_seconds", "gauge", "Unix time of the newest commit.", JOB_LABELS, "job")
 JOB_SAVE = Family("muster_job_save_seconds", "gauge", "How long the newest save took.", JOB_LABELS, "job")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from muster.api.status import FINAL_PHASES, Reason
+from muster.api.status import FINAL_PHASES, MAX_DEVICE_KINDS, Reason
 from muster.api.unchecked import items, mapping, mappings
 from muster.control.job_store import Store
 from muster.operator.metrics import families
@@ -26,6 +26,7 @@ MOST_NAMESPACES = 500
 MOST_UNREADABLE = 100
 
 _PARTS = ("queued", "starting", "unreported", "productive", "checkpoint", "redone", "recovering", "suspended")
+_USES = ("useful", "unreported", "checkpoint", "redone", "waiting", "recovering", "idle")
 _REASONS = tuple(reason.value for reason in Reason)  # tuples, because a looked-up value may be an unhashable list
 _CLASSES = tuple(each.value for each in FailureClass)
 
@@ -96,10 +97,23 @@ def _of_job(job: _Job) -> Iterator[Sample]:
         seconds = _number(goodput.get(f"{part}Seconds"))
         if seconds is not None:
             yield families.JOB_TIME, (*job.labels, part), seconds
+    yield from _usage(job)
     failure = _last_failure(job.status)
     if failure is not None:
         labels, ended = failure
         yield families.JOB_FAILURE_TIME, (*job.labels, *labels), ended
+
+
+def _usage(job: _Job) -> Iterator[Sample]:
+    usage = mapping(job.status.get("usage"))
+    for part in _USES:
+        seconds = _number(usage.get(f"{part}Seconds"))
+        if seconds is not None:
+            yield families.JOB_DEVICE_SECONDS, (*job.labels, part), seconds
+    for _, each in mappings(items(usage.get("devices"))[:MAX_DEVICE_KINDS]):
+        name, device, count = each.get("capacityClass", ""), each.get("device"), _number(each.get("open"))
+        if isinstance(name, str) and isinstance(device, str) and count is not None:
+            yield families.JOB_DEVICES, (*job.labels, name, device), count
 
 
 def _figures(status: Mapping[str, Any]) -> Iterator[tuple[Family, float | None]]:
@@ -114,6 +128,8 @@ def _figures(status: Mapping[str, Any]) -> Iterator[tuple[Family, float | None]]
     yield families.JOB_LOSS, _float(progress.get("loss"))
     yield families.JOB_RATE, _number(progress.get("samplesPerSecond"))
     yield families.JOB_GOODPUT, _number(goodput.get("ratio"))
+    yield families.JOB_COST, _number(mapping(status.get("usage")).get("cost"))
+    yield families.JOB_USAGE_TIME, _time(mapping(status.get("usage")).get("countedUntil"))
     yield families.JOB_COMMIT_TIME, _time(checkpoint.get("committedAt"))
     yield families.JOB_SAVE, _number(checkpoint.get("seconds"))
     yield families.JOB_SAVE_BLOCKED, _number(checkpoint.get("blockedSeconds"))

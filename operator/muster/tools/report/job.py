@@ -11,7 +11,7 @@ from muster.api.status import TrainingJobStatus
 from muster.tools.report.history import History
 from muster.tools.report.page import Cell, Finding, Folded, Page, Section, Source, Story, Table
 from muster.tools.report.plots import Bar, Bars, Line, Lines
-from muster.tools.report.run import ENVIRONMENT, PHASE_TITLES, Run, clock, end_of, ending, run_page, seconds_of_phases
+from muster.tools.report.run import ENVIRONMENT, PHASE_TITLES, Run, clock, end_of, ending, run_page, seconds_of_phases, usage_figures
 from muster.tools.report.timeline import Kind
 from muster_contract.printed import read_epoch_line
 
@@ -64,6 +64,9 @@ def job_page(job: JobView) -> Page:
             sections.insert(2, Section("Loss since then", [_loss(later)]))
     else:
         subtitle, figures, found, sections = _since(job), {}, (), list(_sections(job))
+    used = _use_of_devices(job.status)
+    if used is not None:
+        sections.append(Section("What the devices did", used))
     if job.explanation:
         sections.insert(1, Section("Explanation", [Source("\n".join(job.explanation))]))
     if job.logs:
@@ -118,7 +121,7 @@ def _status_figures(status: TrainingJobStatus) -> dict[str, str]:
         shown["attempts"] = str(status.attempts[-1].attempt + 1)
     if goodput is not None and goodput.ratio is not None:
         shown["goodput"] = f"{goodput.ratio:.0%}"
-    return shown
+    return shown | usage_figures(status)
 
 
 def _sections(job: JobView) -> Iterator[Section]:
@@ -179,6 +182,32 @@ def _goodput(job: JobView) -> Bars | None:
         return None
     bars = [Bar(name, [(0.0, seconds, kind.value, "")], note=f"{seconds / wall:.0%}") for name, (kind, seconds) in parts.items() if seconds]
     return Bars("seconds", bars)
+
+
+_USES = {
+    "useful": Kind.PRODUCTIVE,
+    "unreported": Kind.UNREPORTED,
+    "checkpoint": Kind.CHECKPOINT,
+    "redone": Kind.REDONE,
+    "waiting": Kind.STARTING,
+    "recovering": Kind.RECOVERING,
+    "idle": Kind.SUSPENDED,
+}
+
+
+def _use_of_devices(status: TrainingJobStatus) -> list[Bars | Table] | None:
+    """The device-hours by what they were used for, and by capacity class."""
+    usage = status.usage
+    if usage is None or not usage.device_seconds:
+        return None
+    hours = {name: vars(usage)[f"{name}_seconds"] / 3600 for name in _USES}
+    bars = [
+        Bar(name, [(0.0, used, _USES[name].value, "")], note=f"{used * 3600 / usage.device_seconds:.0%}")
+        for name, used in hours.items()
+        if used
+    ]
+    rows: list[list[Cell]] = [[each.capacity_class or "none", each.device, each.seconds / 3600, each.open] for each in usage.devices]
+    return [Bars("device-hours", bars), Table(["capacity class", "device", "device-hours", "held now"], rows)]
 
 
 def _attempts(job: JobView) -> Table:

@@ -246,12 +246,28 @@ def _figures(run: Run, totals: Mapping[Kind, float]) -> Mapping[str, str]:
         "wall time": f"{run.end - run.begin:.1f} s",
         "steps waiting for samples": f"{_stall(history):.0%}",
     }
+    shown |= usage_figures(run.status)
     if unrecorded(history):
         shown = {name: text for name, text in shown.items() if name not in TOTALS}
     evaluation = last_evaluation(history)
     for name, value in evaluation.metrics.items() if evaluation else ():
         title = METRICS.get(name, f"test {name}")
         shown[title] = f"{value:.2%}" if name == "accuracy" else f"{value:.4g}"
+    return shown
+
+
+def usage_figures(status: TrainingJobStatus) -> dict[str, str]:
+    """What the pods of the job have used."""
+    usage = status.usage
+    if usage is None:
+        return {}
+    shown = {"device-hours": f"{usage.device_seconds / 3600:,.2f}"}
+    if usage.uncertain_seconds:
+        shown["device-hours that may not have been used"] = f"{usage.uncertain_seconds / 3600:,.2f}"
+    if usage.device_seconds:
+        shown["useful device-hours"] = f"{usage.useful_seconds / usage.device_seconds:.0%}"
+    if usage.cost is not None:
+        shown["cost"] = f"{usage.cost:,.2f}"
     return shown
 
 

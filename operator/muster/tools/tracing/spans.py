@@ -12,11 +12,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from muster.api.job import TrainingJob
-from muster.api.status import AttemptRecord, ConditionType, Phase, Phases, Reason, TrainingJobStatus
+from muster.api.status import AttemptRecord, ConditionType, Phase, Phases, TrainingJobStatus
 from muster.lifecycle.changes import AttemptChange, attempt_changes
 from muster.lifecycle.facts.failure import termination_of
 from muster.lifecycle.facts.times import reported_time
 from muster.lifecycle.observed import Observed
+from muster.lifecycle.state import SUSPENSIONS
 from muster_contract.text import printable
 
 JOB = "job"
@@ -131,7 +132,7 @@ def _queued(old: TrainingJobStatus, new: TrainingJobStatus, created: datetime, n
 
 def _of_attempt(change: AttemptChange, old: TrainingJobStatus, new: TrainingJobStatus) -> Iterator[JobSpan]:
     record, previous = change.record, change.previous
-    if change.old is None and previous and previous.end_time and previous.reason is Reason.SUSPENDED:
+    if change.old is None and previous and previous.end_time and previous.reason in SUSPENSIONS:
         yield JobSpan(SUSPENDED, f"{SUSPENDED} {record.attempt}", JOB, previous.end_time, record.start_time)
     was_over = change.old is not None and _is_over(change.old, old)
     is_over = _is_over(record, new)
