@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from muster.api.status import LONGEST_TEXT, AttemptRecord, Phase, TrainingJobStatus
+from muster.api.status import LONGEST_TEXT, AttemptRecord, Phase, Reason, TrainingJobStatus
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.leaving import holding_resources
 from muster.lifecycle.present.capacity import capacity_sentence
