@@ -176,6 +176,8 @@ NONSENSE: dict[str, Object] = {
     "a worker too many": job("n", workers=10**9),
     "no workers": job("n", workers=0),
     "a deadline in the past": job("n", activeDeadlineSeconds=1, startupDeadlineSeconds=1),
+    "limits that are no numbers": job("n", usageLimits={"deviceHours": "ten", "cost": -1}),
+    "an empty limit": job("n", usageLimits={"action": "Suspend"}),
     "a strategy that does not exist": job("n", strategy="Magic"),
 }
 
@@ -190,6 +192,7 @@ def wrong_statuses() -> list[Any]:
         {"progress": {"step": 5, "updatedAt": "2999-01-01T00:00:00Z"}},
         {"phase": "Recovering", "nextAttemptTime": "2020-01-01T00:00:00Z"},
         {"goodput": {"queuedSeconds": 1e308, "productiveSeconds": 1.7e308, "productiveSteps": 2**63 - 1}},
+        {"usage": {"countedUntil": "9999-12-31T23:59:59.000Z", "deviceSeconds": 1e308, "devices": [{"device": "x", "seconds": 1e308}]}},
         {"attempt": 1, "admittedTime": "9999-12-31T23:59:59Z", "attempts": [{"attempt": 1, "startTime": "0001-01-01T00:00:00Z"}]},
     ]
 

@@ -11,6 +11,7 @@ import importlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from muster.api.spec import CleanPodPolicy
@@ -368,6 +369,17 @@ MUTANTS: tuple[Mutant, ...] = (
         lambda original: lambda status: status.attempt,
     ),
     _mutant("seconds-booked-twice", "the parts of goodput do not add up to the job's life", "present.goodput", "_moved", _moved_twice),
+    _mutant(
+        "devices-counted-again",
+        "each write counts the devices of a pod from its beginning",
+        "facts.facts",
+        "account",
+        lambda original: (
+            lambda before, observed, now: original(
+                before and replace(before, counted_until=datetime(2026, 1, 1, tzinfo=UTC)), observed, now
+            )
+        ),
+    ),
     Mutant(
         "forgets-to-wake",
         "a job is held back for ever",

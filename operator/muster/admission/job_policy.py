@@ -112,7 +112,7 @@ def _limit_problems(policy: JobPolicy, spec: TrainingJobSpec) -> Iterable[Proble
     hours = limits.device_hours if limits is not None else None
     if most and hours is None:
         yield Problem(
-            "spec.usageLimits.deviceHours", f"is required: this installation allows {most:g} device-hours for a job; write a limit"
+            "spec.usageLimits.deviceHours", f"is required: this installation allows {most:g} device-hours for a job; write at most that"
         )
     elif most and hours is not None and hours > most:
         yield Problem("spec.usageLimits.deviceHours", f"must be at most {most:g}, as this installation allows, not {hours:g}")

@@ -614,11 +614,11 @@ class UsageLimits(ApiModel):
     """Limits of what the pods of a job use (`status.usage`). At least one of deviceHours and cost is required."""
 
     device_hours: float | None = Field(
-        default=None, gt=0, le=1e9, allow_inf_nan=False, strict=True, description="Most device-hours of all pods of the job together."
+        default=None, ge=0.001, le=1e9, allow_inf_nan=False, strict=True, description="Most device-hours of all pods of the job together."
     )
     cost: float | None = Field(
         default=None,
-        gt=0,
+        ge=0.001,
         le=1e12,
         allow_inf_nan=False,
         strict=True,

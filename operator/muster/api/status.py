@@ -37,6 +37,10 @@ LARGEST_FIGURE = 1e300
 """The largest figure that a program may report."""
 
 
+MAX_AMOUNT = 1e15
+"""The largest number of device-seconds, and the highest cost, in a status."""
+
+
 def _within(least: float, most: float) -> AfterValidator:
     """Refuses numbers outside these limits, so that no sum with one overflows. Users may write a status.
 
@@ -58,7 +62,7 @@ AttemptNumber = Annotated[int, Field(ge=0), _within(0, MAX_ATTEMPT - 1)]
 Seconds = Annotated[float, Field(ge=0), _within(0, MAX_SECONDS)]
 Rate = Annotated[float, Field(ge=0), _within(0, LARGEST_FIGURE)]
 Figure = Annotated[float, _within(-LARGEST_FIGURE, LARGEST_FIGURE)]
-Amount = Annotated[float, Field(ge=0), _within(0, LARGEST_FIGURE)]
+Amount = Annotated[float, Field(ge=0), _within(0, MAX_AMOUNT)]
 LONGEST_TEXT = 4096
 """Characters of a text in a status."""
 Message = Annotated[str, Field(max_length=LONGEST_TEXT)]
@@ -482,6 +486,8 @@ class AttemptRecord(StatusPart):
     """Exit code of the process that failed first, or of the container. Absent if a signal ended it."""
     signal: Annotated[str | None, Field(max_length=64)] = None
     """Signal that ended this process, such as SIGKILL."""
+    announced_nodes: Count | None = None
+    """Number of nodes that had announced their end and that this attempt left, or lost. Absent if there was none."""
     message: Message = ""
     """The last error of this replica."""
     stall: Stall | None = None
@@ -570,6 +576,18 @@ class CapacityStatus(StatusPart):
     """Since when a pod of the role finds no node of these classes. Absent while none waits."""
     returning: Count = 0
     """Number of workers that go back to the preferred class as soon as it has nodes for their replacements."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoticeCounts(StatusPart):
+    """What came of the notices of nodes so far."""
+
+    came: Count = 0
+    """Number of nodes with replicas of the world that announced their end."""
+    met: Count = 0
+    """Number of those that the job left, or lost, without having to do any step again."""
+    missed: Count = 0
+    """Number of those that the job left or lost, so that steps had to be done again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -797,6 +815,8 @@ class TrainingJobStatus(StatusPart):
     """Nodes of the job that announce that they go, or take no new pods."""
     capacity: Annotated[tuple[CapacityStatus, ...], Field(max_length=MAX_ROLES)] = ()
     """Roles that wait for nodes of their capacity classes, or have fallen back."""
+    notice_counts: NoticeCounts | None = None
+    """What came of the notices of nodes so far. Absent if there was none."""
     stragglers: Annotated[tuple[Straggler, ...], Field(max_length=8)] = ()
     """Ranks that are slower than the others, the first eight."""
     grace: GraceStatus | None = None

@@ -33,6 +33,11 @@ NOT_ACCEPTED: tuple[Cause, ...] = rows(
         "the job is suspended: spec.suspend is true",
         "muster resume {subject}",
     ),
+    (
+        "HeldByLimit",
+        "the job is suspended by a limit of what it may use: {message}",
+        "raise or remove the limit in spec.usageLimits; the job resumes by itself",
+    ),
 ) + rows(
     Kind.NOT_ACCEPTED,
     [Source.CONDITION],

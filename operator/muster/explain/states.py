@@ -9,6 +9,7 @@ from typing import Any
 from muster.api.constants import CONTROLLER, JOB_NAME_LABEL
 from muster.api.spec import EVALUATOR, TrainingJobSpec
 from muster.api.status import FINAL_PHASES
+from muster.api.unchecked import items, mappings
 from muster.explain.evidence import (
     Evidence,
     Source,
@@ -131,6 +132,9 @@ def _writes(job: Object, *, of_status: bool) -> list[datetime]:
     return [time for each in entries if (time := time_of(each.get("time")))]
 
 
+_LIMITS = ("DeviceHoursLimitReached", "CostLimitReached")
+
+
 def _suspension(snapshot: Snapshot) -> Iterator[Evidence]:
     if phase_of(snapshot.job) in FINAL_PHASES:
         return
@@ -138,6 +142,10 @@ def _suspension(snapshot: Snapshot) -> Iterator[Evidence]:
         running = any(is_running(pod) for pod in snapshot.pods)
         name = str(snapshot.job["metadata"]["name"])
         yield _state("Suspending") if running else _state("Suspended", subject=name)
+        return
+    for _, each in mappings(items(status_of(snapshot.job).get("conditions"))):
+        if each.get("type") == "Suspended" and each.get("status") == "True" and each.get("reason") in _LIMITS:
+            yield _state("HeldByLimit", str(each.get("message") or ""))
 
 
 def _scheduler(snapshot: Snapshot) -> Iterator[Evidence]:

@@ -41,6 +41,7 @@ from muster.lifecycle.observed import Observed, QuotaView
 from muster.lifecycle.policy import DEFAULT_POLICY, Policy
 from muster.lifecycle.present.goodput import counted_until, with_goodput
 from muster.lifecycle.present.message import relocation_sentence, scaling_sentence, startup_sentence
+from muster.lifecycle.present.notice_counts import with_notice_counts
 from muster.lifecycle.present.present import is_write_postponed, next_write_time, present
 from muster.lifecycle.present.usage import with_usage
 from muster.lifecycle.present.waiting import requeue_sentence
@@ -82,7 +83,13 @@ def decide(
     # The replicas of an ended job report for a short time only, so nothing is postponed.
     postponed = not isinstance(state, Ended) and is_write_postponed(old, status, facts)
     wake = wake_time(old, status, state, facts=facts, next_write=next_write_time(facts) if postponed else None)
-    return Decision(old if postponed else with_usage(old, with_goodput(old, status, facts), facts), to_do, wake)
+    return Decision(old if postponed else _counted(old, status, facts), to_do, wake)
+
+
+def _counted(old: TrainingJobStatus, new: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
+    """The status to write, with the counts of time, devices and notices up to now."""
+    status = with_usage(old, with_goodput(old, new, facts), facts)
+    return status if status == old else with_notice_counts(old, status, facts)
 
 
 def must_look_live(status: TrainingJobStatus, facts: Facts) -> bool:

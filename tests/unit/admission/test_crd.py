@@ -204,7 +204,7 @@ def test_paths_of_columns_and_of_the_scale_subresource_exist():
     assert {column["jsonPath"] for column in version["additionalPrinterColumns"]} <= paths
     assert {path.replace(".worker.", ".*.") for path in version["subresources"]["scale"].values()} <= paths
     names = [column["name"] for column in version["additionalPrinterColumns"]]
-    assert " ".join(names) == "STRATEGY PHASE QUEUED WORKERS STEP % LOSS RESTARTS AGE ETA GOODPUT CHECKPOINT MESSAGE"
+    assert " ".join(names) == "STRATEGY PHASE QUEUED WORKERS STEP % LOSS RESTARTS AGE ETA GOODPUT USED CHECKPOINT MESSAGE"
 
 
 def test_the_crd_is_small_enough_for_client_side_apply():

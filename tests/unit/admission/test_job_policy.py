@@ -51,6 +51,13 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
         f"{POD}.volumes[0].projected.sources[0].serviceAccountToken",
         "train",
     ),
+    "device-hours without a limit": ({"maxDeviceHoursPerJob": 10}, {}, "spec.usageLimits.deviceHours", "write at most that"),
+    "too many device-hours": (
+        {"maxDeviceHoursPerJob": 10.5},
+        {"usageLimits": {"deviceHours": 11}},
+        "spec.usageLimits.deviceHours",
+        "at most 10.5, as this installation allows, not 11",
+    ),
     "a priority class": (
         {"priorityClasses": ["low"]},
         {"scheduling": {"priorityClassName": "vip"}},

@@ -208,3 +208,28 @@ def test_a_list_is_compared_with_the_cache_once_and_not_once_for_each_object() -
     store.replace(Listing((job(),), tuple(children[:10]), (), None, ()), cached_before=before)
     assert len(store.children(KEY)) == 10
     assert CountingSet.differences == 1
+
+
+def test_a_pod_that_is_gone_stays_until_the_status_has_counted_it() -> None:
+    now = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    store = Store(lambda: 0.0, lambda: now)
+    store.put_job(job())
+    running = replace(child(), view=replace(child().view, node="n"))
+    store.put_child(running)
+    store.drop_child(KEY, "pod", seen=True)
+    [departed] = store.departed(KEY)
+    assert (departed.uid, departed.released) == ("pod", now)
+    for version, counted in ((2, "2026-01-01T11:59:59.999Z"), (3, "2026-01-01T12:00:00.001Z")):
+        assert len(store.departed(KEY)) == 1
+        store.put_job({**job(version=version), "status": {"usage": {"countedUntil": counted}}})
+    assert store.departed(KEY) == ()
+
+
+def test_a_pod_whose_end_nobody_saw_or_that_is_of_no_job_is_not_kept() -> None:
+    store = Store(lambda: 0.0)
+    store.put_job(job())
+    for name, owner in (("unseen", "job"), ("foreign", "other")):
+        store.put_child(replace(child(name), owner=owner, view=replace(child(name).view, node="n")))
+    store.drop_child(KEY, "unseen")
+    store.drop_child(KEY, "foreign", seen=True)
+    assert store.departed(KEY) == ()

@@ -308,6 +308,7 @@ TABLE: list[tuple[str, Source, str, str]] = [
     ("Succeeded", T, "Succeeded", ": step 100 of 100"),
     ("CompletedWithoutReport", T, "CompletedWithoutReport", ""),
     ("Suspending", T, "Suspending", ""),
+    ("HeldByLimit", T, "HeldByLimit", "the job has used 2.00 of 2 device-hours (spec.usageLimits.deviceHours)"),
     ("HeldBack", T, "HeldBack", "12:00:00 UTC"),
     ("Running", T, "Running", ": step 3 of 100"),
     ("ContainersStart", T, "ContainersStart", "worker-0"),

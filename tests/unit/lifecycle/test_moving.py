@@ -228,3 +228,23 @@ def test_pods_are_deleted_only_once_the_status_says_that_the_world_moves() -> No
     story = warned(notice("b"))
     decision = story.see(*WORLD, seconds=20)
     assert not [action for action in decision.actions if isinstance(action, DeleteReplica)]
+
+
+@pytest.mark.parametrize(("resumed_at", "counts"), [(41, (1, 1, 0)), (20, (1, 0, 1))])
+def test_a_notice_is_met_if_the_job_leaves_the_node_and_loses_no_step(resumed_at: int, counts: tuple[int, int, int]) -> None:
+    story = warned(notice("b"))
+    story.see(*WORLD, seconds=20)
+    story.see(*WORLD, stand_by("worker-2", "c"), seconds=30)
+    assert story.status.attempts[0].announced_nodes == 1
+    commit = {"committedStep": resumed_at, "step": resumed_at, "path": "c"}
+    first = worker("worker-0", "a", attempt=1, step=resumed_at + 1, resumed=commit)
+    story.see(first, replace(worker("worker-2", "c", attempt=1), standby=True), seconds=40)
+    found = story.status.notice_counts
+    assert found is not None
+    assert (found.came, found.met, found.missed) == counts
+
+
+def test_a_notice_of_a_node_without_replicas_of_the_world_does_not_count() -> None:
+    story = warned(notice("z"))
+    story.see(*WORLD, seconds=20)
+    assert story.status.notice_counts is None

@@ -24,6 +24,14 @@ RUNNING: dict[str, Any] = {
     "roles": [{"name": "worker", "desired": 4, "ready": 3}, {"name": "ps", "desired": 1, "ready": 1}],
     "progress": {"step": 120, "percent": 12, "loss": "0.25", "samplesPerSecond": 10.5},
     "goodput": {"ratio": 0.5, "queuedSeconds": 3.0, "productiveSeconds": 60.0},
+    "usage": {
+        "countedUntil": "2026-01-01T00:00:02.000Z",
+        "deviceSeconds": 90.0,
+        "usefulSeconds": 60.0,
+        "idleSeconds": 30.0,
+        "cost": 1.5,
+        "devices": [{"capacityClass": "spot", "device": "nvidia.com/gpu", "seconds": 90.0, "open": 8}],
+    },
     "checkpoint": {"step": 100, "path": "x", "committedAt": "2026-01-01T00:00:00Z", "seconds": 2.5, "blockedSeconds": 0.5},
     "stragglers": [{"rank": 1}],
     "restarts": {"withoutProgress": 2},
@@ -66,6 +74,11 @@ def test_a_job_has_series_for_the_values_of_its_status() -> None:
         "muster_job_goodput_ratio/team/digits": 0.5,
         "muster_job_time_seconds/team/digits/queued": 3,
         "muster_job_time_seconds/team/digits/productive": 60,
+        "muster_job_device_seconds/team/digits/useful": 60,
+        "muster_job_device_seconds/team/digits/idle": 30,
+        "muster_job_devices/team/digits/spot/nvidia.com/gpu": 8,
+        "muster_job_cost/team/digits": 1.5,
+        "muster_job_usage_timestamp_seconds/team/digits": NOW.timestamp() + 2,
         "muster_job_commit_timestamp_seconds/team/digits": NOW.timestamp(),
         "muster_job_save_seconds/team/digits": 2.5,
         "muster_job_save_blocked_seconds/team/digits": 0.5,
@@ -91,7 +104,22 @@ def test_invalid_values_in_a_status_do_not_break_the_metrics(junk: Any) -> None:
         values = samples(store(("team/digits", status), ("team/good", RUNNING)))
         assert values["muster_job_step/team/good"] == 120
         labels = {label for name in values for label in name.split("/")[3:]}
-        assert labels <= {"Pending", "Running", "queued", "productive", "Infrastructure", "Preemption", "Hang", "Evicted", ""}
+        assert labels <= {
+            "Pending",
+            "Running",
+            "queued",
+            "productive",
+            "Infrastructure",
+            "Preemption",
+            "Hang",
+            "Evicted",
+            "",
+            "useful",
+            "idle",
+            "spot",
+            "nvidia.com",
+            "gpu",
+        }
 
 
 def test_a_flood_of_jobs_takes_no_series_from_other_namespaces_or_older_jobs() -> None:

@@ -378,3 +378,36 @@ def test_reasons_in_the_status_of_a_pod_are_escaped_and_short() -> None:
     for text in (seen.disruption, seen.reason):
         assert text is not None
         assert (text.startswith(r"Evicted\x1b[2J"), len(text) < 200) == (True, True)
+
+
+def held(**spec: Any) -> tuple[tuple[str, int], ...]:
+    child = child_of({**pod(), "spec": {"containers": [], **spec}})
+    assert child
+    return child.view.devices
+
+
+def limited(**limits: Any) -> dict[str, Any]:
+    names = {"gpu": "nvidia.com/gpu", "cpu": "cpu"}
+    return {"name": "trainer", "resources": {"limits": {names[name]: count for name, count in limits.items()}}}
+
+
+def test_a_pod_holds_its_accelerators_and_claims_or_else_itself() -> None:
+    gpus, init = limited(gpu="4", cpu="8"), limited(gpu="6")
+    assert held(containers=[gpus, limited(gpu=1)]) == (("nvidia.com/gpu", 5),)
+    assert held(containers=[gpus], initContainers=[init]) == (("nvidia.com/gpu", 6),)
+    assert held(containers=[gpus], initContainers=[{**init, "restartPolicy": "Always"}]) == (("nvidia.com/gpu", 10),)
+    assert held(containers=[limited(cpu="8")], resourceClaims=[{"name": "a"}, {"name": "b"}]) == (("claim", 2),)
+    assert held(containers=[limited(cpu="8", gpu="many")]) == (("pod", 1),)
+
+
+def test_a_pod_releases_its_devices_when_its_last_container_has_ended() -> None:
+    def ended(second: int) -> dict[str, Any]:
+        return {"terminated": {"exitCode": 0, "finishedAt": f"2026-11-21T12:00:{second:02}Z"}}
+
+    def states(*each: dict[str, Any]) -> dict[str, Any]:
+        return {"containerStatuses": [{"name": name, "state": state} for name, state in zip(("trainer", "side-car"), each, strict=True)]}
+
+    assert view(states(ended(30), {"running": {}})).released is None
+    assert view(states(ended(30), ended(45))).released == datetime(2026, 11, 21, 12, 0, 45, tzinfo=UTC)
+    evicted = {"phase": "Failed", "conditions": [{"type": "DisruptionTarget", "lastTransitionTime": "2026-11-21T12:01:00Z"}]}
+    assert view(evicted).released == datetime(2026, 11, 21, 12, 1, tzinfo=UTC)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from muster.api.capacity import Classes
-from muster.api.status import MAX_DEVICE_KINDS, DeviceUsage, Usage
+from muster.api.status import MAX_AMOUNT, MAX_DEVICE_KINDS, DeviceUsage, Usage
 from muster.lifecycle.observed import POD, Observed, ReplicaView
 
 HOUR = 3600.0
@@ -41,7 +41,7 @@ class Account:
 
     @property
     def device_seconds(self) -> float:
-        return sum(each.seconds for each in self.devices)
+        return min(MAX_AMOUNT, sum(each.seconds for each in self.devices))
 
     @property
     def open(self) -> int:
@@ -51,7 +51,7 @@ class Account:
 
 def account(before: Usage | None, observed: Observed, now: datetime) -> Account:
     """The use up to now. `before` is what is counted so far."""
-    start = before.counted_until if before else None
+    start = min(before.counted_until, now) if before else None  # a user may have written a time in the future
     used: dict[Kind, int] = defaultdict(int)  # in microseconds, so that the order of the pods does not change the sum
     held: dict[Kind, list[int]] = defaultdict(lambda: [0, 0])
     seen: dict[Kind, int] = defaultdict(int)
@@ -86,8 +86,8 @@ def account(before: Usage | None, observed: Observed, now: datetime) -> Account:
         devices=devices,
         added=added,
         gone_seconds=sum(gone.values()) * lost / 1e6,
-        cost=None if known is None and not bill.has_prices else (known or 0.0) + cost,
-        hourly_cost=bill.hourly_cost if bill.has_prices else None,
+        cost=None if known is None and not bill.has_prices else min(MAX_AMOUNT, (known or 0.0) + cost),
+        hourly_cost=min(MAX_AMOUNT, bill.hourly_cost) if bill.has_prices else None,
     )
 
 
@@ -194,7 +194,7 @@ def _devices(before: Usage | None, seconds: Mapping[Kind, float], held: Mapping[
         DeviceUsage(
             capacity_class=kind[0],
             device=kind[1],
-            seconds=round(old.get(kind, 0.0) + seconds.get(kind, 0.0), 3),
+            seconds=round(min(MAX_AMOUNT, old.get(kind, 0.0) + seconds.get(kind, 0.0)), 3),
             open=held[kind][0] if kind in held else 0,
             ended=held[kind][1] if kind in held else 0,
         )

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 
-from muster.api.status import Goodput, TrainingJobStatus, Usage
+from muster.api.status import MAX_AMOUNT, Goodput, TrainingJobStatus, Usage
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.ledger import HOUR, Account
 
@@ -46,14 +46,18 @@ def with_usage(old: TrainingJobStatus, new: TrainingJobStatus, facts: Facts) -> 
         usage=Usage(
             counted_until=facts.stamp,
             device_seconds=round(account.device_seconds, 3),
-            uncertain_seconds=round(before.uncertain_seconds + account.gone_seconds, 3),
+            uncertain_seconds=_bounded(before.uncertain_seconds + account.gone_seconds),
             cost=None if account.cost is None else round(account.cost, 6),
             hourly_cost=None if account.hourly_cost is None else round(account.hourly_cost, 6),
             devices=account.devices,
             summary=summary(account.device_seconds, account.cost),
-            **{name: round(max(0.0, seconds), 3) for name, seconds in parts.items()},
+            **{name: _bounded(seconds) for name, seconds in parts.items()},
         ),
     )
+
+
+def _bounded(seconds: float) -> float:
+    return round(max(0.0, min(MAX_AMOUNT, seconds)), 3)
 
 
 def summary(device_seconds: float, cost: float | None) -> str:

@@ -16,8 +16,10 @@ from typing import Any
 from muster.api.status import FINAL_PHASES, MAX_DEVICE_KINDS, Reason
 from muster.api.unchecked import items, mapping, mappings
 from muster.control.job_store import Store
+from muster.lifecycle.observed import CLAIM, POD
 from muster.operator.metrics import families
 from muster.operator.metrics.families import Family
+from muster.strategies.accelerators import ACCELERATORS
 from muster_contract.codes import FailureClass
 
 MOST_JOBS = 1000
@@ -27,6 +29,7 @@ MOST_UNREADABLE = 100
 
 _PARTS = ("queued", "starting", "unreported", "productive", "checkpoint", "redone", "recovering", "suspended")
 _USES = ("useful", "unreported", "checkpoint", "redone", "waiting", "recovering", "idle")
+_DEVICES = (*ACCELERATORS, CLAIM, POD)
 _REASONS = tuple(reason.value for reason in Reason)  # tuples, because a looked-up value may be an unhashable list
 _CLASSES = tuple(each.value for each in FailureClass)
 
@@ -112,7 +115,7 @@ def _usage(job: _Job) -> Iterator[Sample]:
             yield families.JOB_DEVICE_SECONDS, (*job.labels, part), seconds
     for _, each in mappings(items(usage.get("devices"))[:MAX_DEVICE_KINDS]):
         name, device, count = each.get("capacityClass", ""), each.get("device"), _number(each.get("open"))
-        if isinstance(name, str) and isinstance(device, str) and count is not None:
+        if isinstance(name, str) and device in _DEVICES and count is not None:
             yield families.JOB_DEVICES, (*job.labels, name, device), count
 
 

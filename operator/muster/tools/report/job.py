@@ -121,6 +121,9 @@ def _status_figures(status: TrainingJobStatus) -> dict[str, str]:
         shown["attempts"] = str(status.attempts[-1].attempt + 1)
     if goodput is not None and goodput.ratio is not None:
         shown["goodput"] = f"{goodput.ratio:.0%}"
+    counts = status.notice_counts
+    if counts is not None:
+        shown["notices of nodes"] = f"{counts.came}; {counts.met} met without loss, {counts.missed} with lost steps"
     return shown | usage_figures(status)
 
 
