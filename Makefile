@@ -60,7 +60,7 @@ thorough: $(READY) mutants ## what `make test` leaves out to be quick: all plant
 	$(BIN)/pytest tests/local tests/apiserver -m thorough
 
 chaos: $(READY) ## every fault with every strategy, on this machine and on a real cluster (tests/chaos/matrix.yaml): some hours
-	$(BIN)/pytest tests/chaos tests/cluster --ignore tests/cluster/test_pod_faults.py -m "not tutorial"
+	$(BIN)/pytest tests/chaos tests/cluster --ignore tests/cluster/test_pod_faults.py -m "not tutorial and not engines"
 	$(BIN)/pytest tests/cluster/test_pod_faults.py -n 2
 
 chaos-walk: $(READY) ## faults at random moments on one local job: SEED=1 MINUTES=20 STRATEGY=DDP

@@ -15,7 +15,7 @@ from .errors import ClusterError
 from .images import build as build_images
 from .places import Places
 from .programs import SOURCES, Programs
-from .progress import say, step
+from .progress import say
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -108,13 +108,8 @@ def _load(options: argparse.Namespace, places: Places) -> int:
 def _images(options: argparse.Namespace, places: Places) -> int:
     with places.locked():
         engine = engines.ensure(places)
-    images = build_images.ensure(places, engine, options.image or build_images.IMAGES)
-    cluster = Cluster.attached(places, engine)
-    if options.load:
-        for image in images.values():
-            with step(f"putting {image} into every worker"):
-                cluster.load_image(image)
-                cluster.forget_older_images(image)
+    names = options.image or build_images.IMAGES
+    images = installation.put(Cluster.attached(places, engine), names) if options.load else build_images.ensure(places, engine, names)
     print(*images.values(), sep="\n")
     return 0
 

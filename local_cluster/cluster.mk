@@ -12,10 +12,13 @@ images: $(READY) ## build the images for tests from the Dockerfile, on a Docker 
 	@$(LOCAL_CLUSTER) images
 
 cluster-test: $(READY) ## the cut of the tests on a real cluster that make test runs
-	$(BIN)/pytest tests/cluster -m "not chaos and not tutorial"
+	$(BIN)/pytest tests/cluster -m "not chaos and not tutorial and not engines"
 
 tutorials: $(READY) ## the commands of the tutorial for a cluster, as they are written, on a real cluster
 	$(BIN)/pytest tests/cluster -m tutorial
+
+engines-test: $(READY) ## examples of MPI and others on a real cluster, each with a killed worker and leader: ENGINE=MPI for one
+	$(BIN)/pytest tests/cluster -m engines $(if $(ENGINE),-k $(ENGINE))
 
 cluster-bench: $(READY) ## how long jobs on the real cluster stand still when pods die
 	$(BIN)/python -m bench.cluster_recovery
@@ -26,4 +29,4 @@ manifests: $(READY) ## write what is generated: the chart's copy of the CRD, its
 manifests-check: $(READY) ## whether those are current
 	@$(HELM_ENV) $(BIN)/python deploy/generate.py --check
 
-.PHONY: cluster cluster-down images cluster-test tutorials cluster-bench manifests manifests-check
+.PHONY: cluster cluster-down images cluster-test tutorials engines-test cluster-bench manifests manifests-check

@@ -1,6 +1,7 @@
 """Muster in the cluster, as users install it: images of the Dockerfile, installed by Helm, in namespaces with pod security."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,17 +66,27 @@ def ensure(cluster: Cluster) -> Installation:
     Raises:
         ClusterError: a step failed.
     """
-    images = build.ensure(cluster.places, cluster.require_engine())
-    for image in images.values():
-        with step(f"putting {image} into every worker"):
-            cluster.load_image(image)
-            cluster.forget_older_images(image)
-            cluster.tag_image(image, VERSION)
+    images = put(cluster, build.CORE)
     make_namespace(cluster, NAMESPACE)
     installation = Installation(cluster, images)
     with step("installing Muster by Helm"):
         installation.install()
     return installation
+
+
+def put(cluster: Cluster, names: Iterable[str]) -> dict[str, str]:
+    """Builds images, and loads them into every worker, where the chart's default tag names them too. Returns their names with their tags.
+
+    Raises:
+        ClusterError: a step failed.
+    """
+    images = build.ensure(cluster.places, cluster.require_engine(), names)
+    for image in images.values():
+        with step(f"putting {image} into every worker"):
+            cluster.load_image(image)
+            cluster.forget_older_images(image)
+            cluster.tag_image(image, VERSION)
+    return images
 
 
 def make_namespace(cluster: Cluster, name: str) -> None:

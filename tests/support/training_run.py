@@ -73,7 +73,7 @@ class TrainingRun(ABC):
 
     def newest_commit(self, attempt: int) -> int:
         """The step of the newest commit up to the end of an attempt; 0 if there is none."""
-        return max((event["step"] for event in self.events("commit") if event["attempt"] <= attempt), default=0)
+        return max((event["step"] for event in self.events("commit") if event["attempt"] <= attempt and "step" in event), default=0)
 
     def resumed_step(self, attempt: int) -> int:
         """The step from which an attempt resumed."""
