@@ -17,8 +17,8 @@ cluster-test: $(READY) ## the cut of the tests on a real cluster that make test 
 tutorials: $(READY) ## the commands of the tutorial for a cluster, as they are written, on a real cluster
 	$(BIN)/pytest tests/cluster -m tutorial
 
-engines-test: $(READY) ## examples of MPI and others on a real cluster, each with a killed worker and leader: ENGINE=MPI for one
-	$(BIN)/pytest tests/cluster -m engines $(if $(ENGINE),-k $(ENGINE))
+engines-test: $(READY) ## the example of MPI on a real cluster, also with a killed worker and launcher; builds the image
+	$(BIN)/pytest tests/cluster -m engines
 
 cluster-bench: $(READY) ## how long jobs on the real cluster stand still when pods die
 	$(BIN)/python -m bench.cluster_recovery

@@ -60,13 +60,13 @@ class Installation:
         return newest
 
 
-def ensure(cluster: Cluster) -> Installation:
-    """Builds, loads, and installs or upgrades Muster of this checkout in the cluster.
+def ensure(cluster: Cluster, names: Iterable[str] = build.CORE) -> Installation:
+    """Builds, loads, and installs or upgrades Muster of this checkout in the cluster. `names` are its images, with that of the operator.
 
     Raises:
         ClusterError: a step failed.
     """
-    images = put(cluster, build.CORE)
+    images = put(cluster, names)
     make_namespace(cluster, NAMESPACE)
     installation = Installation(cluster, images)
     with step("installing Muster by Helm"):

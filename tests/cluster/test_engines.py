@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from local_cluster import installation
+from local_cluster import Cluster, installation
 from local_cluster.installation import Installation
 from tests.support.cluster_jobs import CLAIM, EVENTS, ClusterJob, Ground, Manifest, apart
 
@@ -64,6 +64,12 @@ VALUES = {
     "rbac": {"strategyObjects": ["secrets"]},
     "jobDefaults": {"checkpoint": {"storage": {"persistentVolumeClaim": {"claimName": CLAIM}}}},
 }
+
+
+@pytest.fixture(scope="session")
+def muster(cluster: Cluster) -> Installation:
+    """In place of that of other tests: these need no trainer image of the core."""
+    return installation.ensure(cluster, ["operator"])
 
 
 @pytest.fixture(scope="module")
