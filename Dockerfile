@@ -103,8 +103,9 @@ RUN python -m compileall -q /opt/muster-trainer && \
 FROM ${TRAINER_BASE_IMAGE} AS trainer
 ARG FRAMEWORK
 # Spark runs on Java. Debian's default is 17 or 21, and Spark 4 supports both.
+# Its package fails without a folder for manual pages, which small images lack.
 RUN test "$FRAMEWORK" != spark || \
-    { apt-get update && apt-get install --yes --no-install-recommends default-jre-headless && rm -rf /var/lib/apt/lists/*; }
+    { mkdir -p /usr/share/man/man1 && apt-get update && apt-get install --yes --no-install-recommends default-jre-headless && rm -rf /var/lib/apt/lists/*; }
 RUN getent passwd 1000 > /dev/null || useradd --uid 1000 --user-group --no-create-home --home-dir /tmp --shell /usr/sbin/nologin muster
 COPY --from=trainer-build /opt/muster /opt/muster
 COPY --from=trainer-build /opt/muster-trainer /opt/muster-trainer

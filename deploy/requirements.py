@@ -27,7 +27,7 @@ SUPERVISOR = ("psutil",)
 versions."""
 BASE = "base"
 BASES_HAVE = frozenset({"torch", "tensorflow", "jax"})
-"""What `base` leaves out. mpi and ray need torch beside their first requirement."""
+"""What `base` leaves out. mpi, ray and spark need torch beside their first requirement."""
 LOCKS = {
     "build": ("build",),
     "operator": ("operator",),

@@ -51,9 +51,10 @@ IMAGES = {
     "trainer-jax": Image("trainer", (*EVERY_IMAGE, *TRAINER), "jax", "jax"),
     "trainer-mpi": Image("trainer", (*EVERY_IMAGE, *TRAINER), "mpi", "base"),
     "trainer-ray": Image("trainer", (*EVERY_IMAGE, *TRAINER), "ray", "base"),
+    "trainer-spark": Image("trainer", (*EVERY_IMAGE, *TRAINER), "spark", "base"),
 }
 """The images by name. The repository of an image is `muster-NAME`."""
-ENGINES = ("trainer-mpi", "trainer-ray")
+ENGINES = ("trainer-mpi", "trainer-ray", "trainer-spark")
 """The images that the cluster does without. `make images` builds them too."""
 CORE = tuple(name for name in IMAGES if name not in ENGINES)
 BUILD_TIMEOUT = 3600.0
