@@ -152,7 +152,7 @@ def test_an_example_of_spark_succeeds_as_it_stands(name: str, tmp_path: Path, sp
     with run.running(f"{name}.yaml", "--run-dir", f"runs/{name}", env=spark):
         assert run.wait_for_end(LONG) == "Succeeded", run.story()
     if name == "words":
-        assert list((tmp_path / "words.parquet").glob("*.parquet"))
+        assert list(tmp_path.glob("**/words.parquet/*.parquet"))
     else:
         assert run.committed > 0
 
