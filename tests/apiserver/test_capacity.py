@@ -58,7 +58,7 @@ def test_a_pod_without_a_spot_node_is_created_again_for_on_demand_nodes_too(jobs
     assert (status["restarts"]["total"], status["capacity"][0]["classes"]) == (0, ["spot", "on-demand"])
 
 
-def test_a_worker_on_another_class_gets_a_replacement_that_asks_for_the_preferred_one(
+def test_a_worker_on_another_class_gets_a_replacement_of_the_preferred_one(
     jobs: Jobs, kubelet: Kubelet, cluster: Cluster, on_demand: str
 ) -> None:
     jobs.submit(mixed(returnAfterSeconds=1))
@@ -78,7 +78,7 @@ def test_a_worker_on_another_class_gets_a_replacement_that_asks_for_the_preferre
     assert jobs.status("digits")["attempt"] == 0
 
 
-def test_a_class_that_the_installation_does_not_have_is_refused_with_those_that_it_has(jobs: Jobs) -> None:
+def test_a_class_that_the_installation_lacks_is_refused_with_those_that_it_has(jobs: Jobs) -> None:
     jobs.submit(job("digits", scheduling={"capacity": {"classes": ["spot", "lease"]}}))
     valid = wait_until(lambda: condition(jobs.status("digits"), "Valid"), "the condition is set")
     assert valid["status"] == "False"

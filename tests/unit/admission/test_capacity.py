@@ -69,7 +69,7 @@ def of_installation(capacity: Any, classes: Any) -> list[str]:
     return [str(each) for each in pod_problems(written, written.spec, defaults=[JobDefaults(classes=classes)], images=default_images())]
 
 
-def test_an_installation_refuses_a_class_that_it_does_not_have_and_names_those_that_it_has() -> None:
+def test_an_installation_refuses_a_class_that_it_lacks_and_names_its_own() -> None:
     assert of_installation(MIX, DEFAULT_CLASSES) == []
     [problem] = of_installation({"roles": {"worker": ["spot", "lease"]}}, DEFAULT_CLASSES)
     assert absent(problem, "spec.scheduling.capacity.roles.worker[1]", "on-demand", "reserved", "spot", '"lease"') == []

@@ -225,7 +225,7 @@ def test_a_pod_that_is_gone_stays_until_the_status_has_counted_it() -> None:
     assert store.departed(KEY) == ()
 
 
-def test_a_pod_whose_end_nobody_saw_or_that_is_of_no_job_is_not_kept() -> None:
+def test_a_pod_whose_end_was_not_seen_or_that_is_of_no_job_is_not_kept() -> None:
     store = Store(lambda: 0.0)
     store.put_job(job())
     for name, owner in (("unseen", "job"), ("foreign", "other")):

@@ -74,7 +74,7 @@ def test_pods_ask_for_the_preferred_class_only_and_the_time_of_the_wait_is_recor
     assert "pods of worker wait for nodes of class spot and may use on-demand too from 10:10:10 UTC" in mixed.status.message
 
 
-def test_after_the_time_only_the_pods_without_a_node_are_created_again_and_may_use_the_next_class() -> None:
+def test_after_the_time_only_pods_without_a_node_may_use_the_next_class() -> None:
     mixed = story()
     views = on("s1", "worker-0"), waiting("worker-1")
     mixed.see(*views, seconds=10)
@@ -184,13 +184,13 @@ def test_workers_go_back_when_replacements_on_the_preferred_class_are_ready() ->
     assert mixed.condition("CapacityPreferred") == ("True", "OnPreferredClass")
 
 
-def test_a_pod_that_is_lost_after_the_return_time_waits_for_the_preferred_class_again() -> None:
+def test_a_pod_lost_after_the_return_time_waits_for_the_preferred_class_again() -> None:
     mixed = fallen_back()
     mixed.see(*trained(attempt=1), seconds=1650)
     assert requested(mixed, "worker-1") == ("spot",)
 
 
-def test_some_workers_go_back_if_no_further_node_comes_and_the_rest_waits_for_the_next_return_time() -> None:
+def test_some_workers_go_back_and_the_rest_waits_for_the_next_return_time() -> None:
     mixed = story({**MIX, "returnAfterSeconds": 1000})
     both = [waiting("worker-0"), waiting("worker-1")]
     mixed.see(*both, seconds=10)

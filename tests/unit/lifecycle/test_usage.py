@@ -87,7 +87,7 @@ def test_a_pod_that_was_seen_to_go_counts_to_that_moment() -> None:
     assert (used(story).device_seconds, used(story).uncertain_seconds) == (8 * 48, 0)
 
 
-def test_a_pod_that_went_while_nobody_looked_counts_until_now_as_uncertain() -> None:
+def test_a_pod_that_went_unseen_counts_until_now_as_uncertain() -> None:
     story = begun()
     story.see(seconds=60)
     usage = used(story)

@@ -89,7 +89,7 @@ def test_a_template_cannot_claim_a_class() -> None:
     assert pod(None, roles={"worker": worker})["metadata"]["annotations"] == {"own": "1"}
 
 
-def test_the_installation_must_know_a_class_and_other_places_leave_out_what_they_do_not_know() -> None:
+def test_the_installation_must_know_a_class_and_other_places_leave_it_out() -> None:
     with pytest.raises(InvalidJobError, match="lease is no class of this installation"):
         pod({"classes": ["lease"]})
     assert "affinity" not in pod({"classes": ["lease"]}, classes=None)["spec"]
