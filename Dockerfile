@@ -79,10 +79,12 @@ COPY --from=trainer-requirements /src/trainer.txt /src/trainer-ranges.txt /src/d
 RUN if [ "$DISTRIBUTION" = base ]; \
     then python3 -m venv --system-site-packages /opt/muster && python install_over_base.py trainer.txt trainer-ranges.txt; \
     else python3 -m venv /opt/muster && pip install -r trainer.txt; fi
-# The package index has no wheel of Horovod. This stage builds it for the PyTorch that is installed, and the compiler stays here.
+# The package index has no wheel of Horovod. This stage builds it for the PyTorch that is installed, and the compiler stays here. Debian's
+# PyTorch has its headers in packages of their own.
 COPY --from=requirements /src/deploy/horovod_wheel.py ./
 RUN test "$FRAMEWORK" != horovod || \
-    { apt-get update && apt-get install --yes --no-install-recommends cmake g++ make && python horovod_wheel.py /wheels && \
+    { apt-get update && apt-get install --yes --no-install-recommends cmake g++ make \
+      $(! dpkg --status python3-torch > /dev/null 2>&1 || echo libtorch-dev pybind11-dev) && python horovod_wheel.py /wheels && \
     pip install --no-index --no-deps /wheels/*.whl && python -P -c 'import horovod.torch'; }
 # The base image's own torchrun would start the base's Python, which sees nothing of what is installed here.
 RUN test "$FRAMEWORK" != pytorch || test -e /opt/muster/bin/torchrun || \

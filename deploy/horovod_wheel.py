@@ -28,7 +28,8 @@ SETTINGS = {
     "HOROVOD_WITHOUT_MXNET": "1",
     "HOROVOD_WITHOUT_TENSORFLOW": "1",
     "CMAKE_POLICY_VERSION_MINIMUM": "3.5",  # the bundled gloo asks for less, which CMake 4 refuses
-    "CXXFLAGS": "-include cstdint",  # older compilers include it with other headers, and the bundled gloo relies on that
+    # Older compilers include these headers with others, and the sources rely on that. GCC 14 refuses the span of the bundled flatbuffers.
+    "CXXFLAGS": "-include cstdint -include string -DFLATBUFFERS_USE_STD_SPAN",
 }
 
 

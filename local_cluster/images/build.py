@@ -51,10 +51,11 @@ IMAGES = {
     "trainer-jax": Image("trainer", (*EVERY_IMAGE, *TRAINER), "jax", "jax"),
     "trainer-mpi": Image("trainer", (*EVERY_IMAGE, *TRAINER), "mpi", "base"),
     "trainer-ray": Image("trainer", (*EVERY_IMAGE, *TRAINER), "ray", "base"),
+    "trainer-horovod": Image("trainer", (*EVERY_IMAGE, *TRAINER), "horovod", "base"),
     "trainer-spark": Image("trainer", (*EVERY_IMAGE, *TRAINER), "spark", "base"),
 }
 """The images by name. The repository of an image is `muster-NAME`."""
-ENGINES = ("trainer-mpi", "trainer-ray", "trainer-spark")
+ENGINES = ("trainer-mpi", "trainer-ray", "trainer-horovod", "trainer-spark")
 """The images that the cluster does without. `make images` builds them too."""
 CORE = tuple(name for name in IMAGES if name not in ENGINES)
 BUILD_TIMEOUT = 3600.0
