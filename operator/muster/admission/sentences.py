@@ -40,6 +40,8 @@ def problem_of(error: ErrorDetails, root: type[ApiModel] = TrainingJob) -> Probl
 def _sentence(kind: str, value: Any, *, context: dict[str, Any], field: FieldInfo | None) -> str | None:
     given = f", not {shown(value)}"
     match kind:
+        case "greater_than_equal" | "less_than_equal" if isinstance(next(iter(context.values()), None), float):
+            return f"must be a number{_bound(kind, context, field)}{given}"
         case "int_type" | "int_from_float" | "int_parsing" | "greater_than_equal" | "less_than_equal":
             return not_a_number(value, _bound(kind, context, field))
         case "int_parsing_size":

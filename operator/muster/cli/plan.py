@@ -33,9 +33,19 @@ USABLE = 0.9  # of a machine's memory
     show_default=True,
     help="With --gbits: round trip of the network, in milliseconds.",
 )
+@click.option("--price", type=click.FloatRange(0, 1e9), help="Price of a device-hour, for the cost of an epoch.")
+@click.option(
+    "--epoch-samples",
+    type=click.IntRange(1, 10**12),
+    default=10**6,
+    show_default=True,
+    help="Samples of an epoch, for its device-hours and cost.",
+)
 @click.option("-f", "--file", "output", type=click.Path(path_type=Path, dir_okay=False), help="Also write a page.")
 @presets_option
-def plan(*, job: str, gbits: float | None, round_trip: float, output: Path | None, presets: Path | None) -> None:
+def plan(
+    *, job: str, gbits: float | None, round_trip: float, price: float | None, epoch_samples: int, output: Path | None, presets: Path | None
+) -> None:
     """Says whether the job in JOB.YAML should be distributed, with which strategy, world and batch for each process, and why.
 
     It measures a step in one process, and the time in which processes add up its gradients.
@@ -62,12 +72,13 @@ def plan(*, job: str, gbits: float | None, round_trip: float, output: Path | Non
         raise RefusalError(str(error), error.code) from error
     memory = USABLE * psutil.virtual_memory().total
     advice = advise(costs, sizes, samples=samples, measured=measured_of(read), machine_bytes=memory)
-    click.echo(f"\n{as_text(shown.worlds_table(advice))}\n{advice.sentence}")
+    click.echo(f"\n{as_text(shown.worlds_table(advice, price=price, epoch=epoch_samples))}\n{advice.sentence}")
     for reason in advice.reasons:
         click.echo(f"- {reason}")
     if output:
         where = f"machines with {gbits:g} Gbit/s between them" if gbits else "this machine"
-        write(shown.page(advice, costs, title=f"Plan for {read.metadata.name}", subtitle=f"Steps of {samples} samples, on {where}"), output)
+        title, subtitle = f"Plan for {read.metadata.name}", f"Steps of {samples} samples, on {where}"
+        write(shown.page(advice, costs, title=title, subtitle=subtitle, price=price, epoch=epoch_samples), output)
 
 
 def _worlds(job: TrainingJob, samples: int, *, processors: int | None) -> list[int]:

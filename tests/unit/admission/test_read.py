@@ -144,6 +144,9 @@ def test_a_file_without_a_job_is_refused_with_its_line(text: str, place: str, fa
 
 FIELDS = [
     ("  foo: 1", "job.yaml:7: spec.foo", "not a field of spec"),
+    ("  usageLimits: {deviceHours: 0}", "job.yaml:7: spec.usageLimits.deviceHours", "must be a number of at least 0.001, not 0"),
+    ("  usageLimits: {cost: cheap}", "job.yaml:7: spec.usageLimits.cost", "must be a number"),
+    ("  usageLimits: {action: Suspend}", "job.yaml:7: spec.usageLimits", "write deviceHours, cost or both"),
     ("  suspended: true", "job.yaml:7: spec.suspended", "did you mean suspend?"),
     (
         "  batch: {global_size: 64}",

@@ -8,6 +8,8 @@ from muster.tools.report.page import Finding, Page, Section, Story, Table
 from muster.tools.report.plots import Bar, Bars
 
 MILLI = 1e3
+HOUR = 3600.0
+MILLION = 10**6
 
 METHOD = (
     "Steps were measured with several numbers of samples, in one process and in as many processes side by side as the worlds above "
@@ -17,8 +19,9 @@ METHOD = (
 )
 
 
-def worlds_table(advice: Advice) -> Table:
-    """The worlds, smallest first. Speed-up and efficiency are relative to one process."""
+def worlds_table(advice: Advice, *, price: float | None = None, epoch: int = MILLION) -> Table:
+    """The worlds, smallest first. Speed-up and efficiency are relative to one process. The last columns are for an epoch of so many
+    samples: the device-hours, and the cost at `price` for a device-hour."""
     single = advice.candidates[0].world.seconds
     rows: list[list[str | int | float | None]] = []
     for one in advice.candidates:
@@ -27,7 +30,11 @@ def worlds_table(advice: Advice) -> Table:
         figures = (world.seconds * MILLI, world.computing * MILLI, world.communication * MILLI)
         efficiency, memory = 100 * gain / world.processes, world.memory / MEBI
         note = "advised" if one is advice.chosen else "" if one.fits else "too little memory"
-        rows.append([world.processes, one.strategy, world.share, *figures, world.samples / world.seconds, gain, efficiency, memory, note])
+        hours = world.processes * world.seconds * epoch / world.samples / HOUR
+        spent = [hours] if price is None else [hours, hours * price]
+        rows.append(
+            [world.processes, one.strategy, world.share, *figures, world.samples / world.seconds, gain, efficiency, memory, *spent, note]
+        )
     head = [
         "processes",
         "strategy",
@@ -39,12 +46,14 @@ def worlds_table(advice: Advice) -> Table:
         "speed-up",
         "efficiency %",
         "MiB each",
+        "device-h an epoch",
+        *([] if price is None else ["cost an epoch"]),
         "",
     ]
     return Table(head, rows)
 
 
-def page(advice: Advice, costs: Costs, *, title: str, subtitle: str) -> Page:
+def page(advice: Advice, costs: Costs, *, title: str, subtitle: str, price: float | None = None, epoch: int = MILLION) -> Page:
     """The whole page."""
     bars = [
         Bar(
@@ -64,7 +73,7 @@ def page(advice: Advice, costs: Costs, *, title: str, subtitle: str) -> Page:
         figures={"gradients": f"{costs.gradient_bytes / MEBI:.3g} MiB", "state": f"{costs.state_bytes / MEBI:.3g} MiB"},
         sections=[
             Section("Why", [Story(advice.reasons)]),
-            Section("A step, by the number of processes", [_bars(bars), worlds_table(advice)]),
+            Section("A step, by the number of processes", [_bars(bars), worlds_table(advice, price=price, epoch=epoch)]),
             Section("How it was measured", [METHOD]),
         ],
     )

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from muster.strategies.registry import STRATEGIES
 from muster.tools.measure.advice import Advice, advise
 from muster.tools.measure.cost import VOTES, Costs, Line, all_reduce, predict, share_for
+from muster.tools.measure.plan_page import worlds_table
 
 MEGA = 10**6
 COSTS = st.floats(1e-6, 1e3)
@@ -122,3 +123,13 @@ def test_processes_on_one_machine_share_its_memory() -> None:
     advice = advised(costs(slope=1e-2, processors=4), memory=250 * MEGA)
     assert [one.fits for one in advice.candidates] == [True, True, False]
     assert any("too little" in reason for reason in advice.reasons)
+
+
+def test_the_plan_shows_what_an_epoch_costs_in_each_world() -> None:
+    advice = advised(costs())
+    table = worlds_table(advice, price=2.0, epoch=64_000)
+    hours, cost = table.head.index("device-h an epoch"), table.head.index("cost an epoch")
+    for row, one in zip(table.rows, advice.candidates, strict=True):
+        assert row[hours] == pytest.approx(1000 * one.world.seconds * one.world.processes / 3600)
+        assert row[cost] == pytest.approx(2 * 1000 * one.world.seconds * one.world.processes / 3600)
+    assert "cost an epoch" not in worlds_table(advice).head
