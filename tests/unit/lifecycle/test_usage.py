@@ -158,7 +158,7 @@ def test_a_spare_is_idle() -> None:
 def test_a_class_has_a_price_for_each_device_or_for_each_node(
     prices: dict[str, float], devices: tuple[tuple[str, int], ...], cost: float
 ) -> None:
-    story = Story(job(workers=2), nodes={"a": "spot"}, classes=priced(spot=prices))
+    story = Story(job(workers=2), capacity_classes={"a": "spot"}, classes=priced(spot=prices))
     story.see(seconds=0)
     views = [on("a", f"worker-{index}", devices=devices) for index in (0, 1)]
     story.see(*views, seconds=1800)
@@ -178,7 +178,7 @@ def test_nothing_is_counted_before_the_classes_of_the_nodes_are_known() -> None:
     story.knows_nodes = False
     story.see(on("a", placed=2, devices=GPUS, report=report(step=50)), seconds=112)
     assert used(story) == before
-    story.knows_nodes, story.nodes = True, {"a": "spot"}
+    story.knows_nodes, story.capacity_classes = True, {"a": "spot"}
     story.see(on("a", placed=2, devices=GPUS, report=report(step=90)), seconds=212)
     assert (used(story).device_seconds, used(story).uncertain_seconds) == (8 * 210, 0)
 
@@ -195,7 +195,8 @@ def test_a_limit_of_device_hours_ends_the_job_when_it_is_reached() -> None:
 
 
 def test_a_limit_of_cost_ends_the_job() -> None:
-    story = Story(job(workers=1, usageLimits={"cost": 10.0}), nodes={"a": "spot"}, classes=priced(spot={"pricePerDeviceHour": 5.0}))
+    classes = priced(spot={"pricePerDeviceHour": 5.0})
+    story = Story(job(workers=1, usageLimits={"cost": 10.0}), capacity_classes={"a": "spot"}, classes=classes)
     story.see(seconds=0)
     assert story.see(*running(1, node="a"), seconds=10).wake == at(7200)
     story.see(*running(1, node="a"), seconds=7200)
