@@ -518,7 +518,10 @@ class World:
         """The caller ends, and the next one has not seen these pods go. Those that no status has counted are lost for the count."""
         usage = self.job.status.usage
         for view in self.departed.values():
-            if usage is None or (view.placed or view.created) > usage.counted_until or view.uid in self.misjudged:
+            counted = usage.counted_until if usage else None
+            # A pod that got its node at the moment of the count, after it, looks like one that was counted, and hides one that has gone.
+            is_hidden = any((pod.view.placed or pod.view.created) == counted for pod in self.pods.values())
+            if counted is None or (view.placed or view.created) > counted or view.uid in self.misjudged or is_hidden:
                 self.slack += Pod(view).held(self.now)
         self.departed = {}
 
@@ -689,7 +692,7 @@ class World:
         suffix = next((member.suffix for member in members if member.replica == (action.role, action.index)), None)
         name = f"digits-{action.role}-{action.index}" + ("" if suffix is None else f"-{suffix}")
         others = [pod for pod in self.pods.values() if not self.stands_by(pod) and not self.orphaned(pod)]
-        older = [pod.view.name for pod in others if self.belongs(pod) < action.attempt]
+        older = [pod.view.name for pod in others if self.belongs(pod) < action.attempt and not _acknowledges(pod, action.attempt)]
         check(name not in {each.name for each in status.orphaned}, "names", f"{name} is made, and a pod of this name is left behind")
         check(not older, "fence", f"{name} of attempt {action.attempt} is made beside older {older}")
         check(action.attempt == status.attempt, "write-ahead", f"{name} is made for {action.attempt}, the status says {status.attempt}")
@@ -913,6 +916,12 @@ def check_usage(world: World, old: TrainingJobStatus, new: TrainingJobStatus, ob
             exact = sum(pod.held(usage.counted_until) for pod in mine)
             is_right = exact - error <= each.seconds <= exact + usage.uncertain_seconds + error
             check(is_right, "usage", f"{exact} of {each}")
+
+
+def _acknowledges(pod: Pod, attempt: int) -> bool:
+    """Whether its supervisor has reported that its processes are gone and that it waits for this attempt."""
+    report = pod.view.report
+    return report is not None and report.startable_attempt == attempt
 
 
 def _is_misjudged(pod: Pod, seen: ReplicaView | None, world: World, since: datetime) -> bool:
