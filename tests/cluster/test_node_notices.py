@@ -103,7 +103,7 @@ def test_no_step_is_lost_when_a_cloud_takes_a_node(
 ) -> None:
     """Whether the job can move or not, the losses are those of an undisturbed job, and no budget is charged for a move."""
     like, cluster = uninterrupted(name), ground.cluster
-    job = ground.apply(apart(of_matrix(name, delay=0.5)))
+    job = ground.apply(apart(of_matrix(name, delay=0.3)))
     job.wait_for_step(20)
     leaving = lone_replica(job)
     node = job.pod(leaving)["spec"]["nodeName"]
