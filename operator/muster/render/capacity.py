@@ -9,9 +9,7 @@ from muster.api.capacity import DEFAULT_CLASSES, Classes, NodeSelectorTerm
 from muster.api.constants import CAPACITY_CLASSES_ANNOTATION
 from muster.api.problems import InvalidJobError, Problem
 from muster.render.defaults import JobDefaults
-
-RULES = "requiredDuringSchedulingIgnoredDuringExecution"
-PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+from muster.render.pod_changes import annotated, preferring, requiring
 
 
 def known_classes(defaults: Sequence[JobDefaults]) -> Classes | None:
@@ -24,39 +22,29 @@ def with_classes(pod: dict[str, Any], names: Sequence[str], defaults: Sequence[J
     alternative of its template is combined with each of the classes. No names leave the pod as it is.
 
     Outside an installation, classes that are no default ones are left out, because nobody knows their labels there."""
-    metadata = pod["metadata"]
-    annotations = {name: value for name, value in (metadata.get("annotations") or {}).items() if name != CAPACITY_CLASSES_ANNOTATION}
-    spec = pod["spec"]
-    if names:
-        annotations[CAPACITY_CLASSES_ANNOTATION] = ",".join(names)
-        known = known_classes(defaults)
-        classes = DEFAULT_CLASSES if known is None else known
-        if known is not None and (unknown := [name for name in names if name not in known]):
-            raise InvalidJobError([Problem("spec.scheduling.capacity", f"{unknown[0]} is no class of this installation")])
-        spec = _placed(spec, [name for name in names if name in classes], classes)
-    if annotations or "annotations" in metadata:
-        metadata = {**metadata, "annotations": annotations}
-    return {**pod, "metadata": metadata, "spec": spec}
+    pod = annotated(pod, CAPACITY_CLASSES_ANNOTATION, names)
+    if not names:
+        return pod
+    known = known_classes(defaults)
+    classes = DEFAULT_CLASSES if known is None else known
+    if known is not None and (unknown := [name for name in names if name not in known]):
+        raise InvalidJobError([Problem("spec.scheduling.capacity", f"{unknown[0]} is no class of this installation")])
+    return {**pod, "spec": _placed(pod["spec"], [name for name in names if name in classes], classes)}
 
 
 def _placed(spec: dict[str, Any], names: Sequence[str], classes: Classes) -> dict[str, Any]:
     terms = {name: [_wire(term) for term in classes[name].node_selector_terms] for name in names}
     if not terms:
         return spec
-    affinity = spec.get("affinity") or {}
-    node_affinity = affinity.get("nodeAffinity") or {}
-    own = (node_affinity.get(RULES) or {}).get("nodeSelectorTerms") or [{}]
-    rule = [_both(one, other) for one in own for name in names for other in terms[name]]
     weights = {name: max(1, 100 >> number) for number, name in enumerate(names[:-1])}  # the last one needs no preference
     preferred = [{"weight": weight, "preference": term} for name, weight in weights.items() for term in terms[name]]
-    changed = {**node_affinity, RULES: {"nodeSelectorTerms": rule}}
+    spec = requiring(spec, [term for name in names for term in terms[name]])
     if preferred:
-        changed[PREFERRED] = [*(node_affinity.get(PREFERRED) or ()), *preferred]
+        spec = preferring(spec, "nodeAffinity", *preferred)
     tolerations = list(spec.get("tolerations") or ())
     for each in (toleration.wire() for name in names for toleration in classes[name].tolerations):
         if each not in tolerations:
             tolerations.append(each)
-    spec = {**spec, "affinity": {**affinity, "nodeAffinity": changed}}
     return {**spec, "tolerations": tolerations} if tolerations else spec
 
 
@@ -67,9 +55,3 @@ def _wire(term: NodeSelectorTerm) -> dict[str, Any]:
         for key, values in term.wire().items()
         if values
     }
-
-
-def _both(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """A term that holds if both hold."""
-    keys = [key for key in ("matchExpressions", "matchFields") if one.get(key) or other.get(key)]
-    return {key: [*(one.get(key) or ()), *(other.get(key) or ())] for key in keys}

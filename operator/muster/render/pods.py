@@ -28,7 +28,7 @@ from muster.api.quantity import with_more_mib
 from muster.api.spec import Role, RoleName
 from muster.api.status import Meaning
 from muster.render.addresses import suffixes_of
-from muster.render.capacity import PREFERRED, RULES, with_classes
+from muster.render.capacity import with_classes
 from muster.render.environment import (
     CLAIM_PATH,
     CODE_PATH,
@@ -44,6 +44,7 @@ from muster.render.filling import fill
 from muster.render.images import Images
 from muster.render.inputs import fetcher_of, with_fetcher
 from muster.render.merge import MergeError, strategic_merge
+from muster.render.pod_changes import annotated, preferring, requiring
 from muster.render.template_hash import template_hash_of
 from muster.render.trainer import COPY_SUPERVISOR, SUPERVISOR_PATH, command_of, fetcher_image, image_of, memory_of
 from muster.strategies.base import Placement, ReplicaPlan, Strategy, host_name
@@ -232,48 +233,31 @@ def _avoiding(pod: dict[str, Any], nodes: list[str]) -> dict[str, Any]:
     if all nodes are suspect."""
     if not nodes:
         return pod
-    affinity = pod["spec"].get("affinity") or {}
-    node_affinity = affinity.get("nodeAffinity") or {}
     others = {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in nodes]}
-    preferred = [*(node_affinity.get(PREFERRED) or []), {"weight": 100, "preference": others}]
-    return {**pod, "spec": {**pod["spec"], "affinity": {**affinity, "nodeAffinity": {**node_affinity, PREFERRED: preferred}}}}
+    return {**pod, "spec": preferring(pod["spec"], "nodeAffinity", {"weight": 100, "preference": others})}
 
 
 def _excluding(pod: dict[str, Any], nodes: Sequence[str]) -> dict[str, Any]:
     """The pod with a rule against nodes that do not answer. It is more than a preference, because Kubernetes notices only after 40 s that a
     node is lost, and until then the node looks free. The rule is added to each alternative of its template."""
-    metadata, spec = pod["metadata"], pod["spec"]
-    annotations = {name: value for name, value in (metadata.get("annotations") or {}).items() if name != EXCLUDED_NODES_ANNOTATION}
-    if nodes:
-        annotations[EXCLUDED_NODES_ANNOTATION] = ",".join(nodes)
-        affinity = spec.get("affinity") or {}
-        node_affinity = affinity.get("nodeAffinity") or {}
-        rule = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in nodes]
-        terms = ((node_affinity.get(RULES) or {}).get("nodeSelectorTerms")) or [{}]
-        terms = [{**term, "matchFields": [*(term.get("matchFields") or ()), *rule]} for term in terms]
-        spec = {**spec, "affinity": {**affinity, "nodeAffinity": {**node_affinity, RULES: {"nodeSelectorTerms": terms}}}}
-    if annotations or "annotations" in metadata:
-        metadata = {**metadata, "annotations": annotations}
-    return {**pod, "metadata": metadata, "spec": spec}
+    pod = annotated(pod, EXCLUDED_NODES_ANNOTATION, nodes)
+    if not nodes:
+        return pod
+    rule = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in nodes]
+    return {**pod, "spec": requiring(pod["spec"], [{"matchFields": rule}])}
 
 
 def _packed(pod: dict[str, Any], job: TrainingJob, label: str) -> dict[str, Any]:
     """The pod with a preference for nodes that have the same value of this label as the nodes of the job's other pods. A rule could prevent
     the start of the job, because a scheduler chooses the first pod's node before it has a place for all pods."""
-    affinity = pod["spec"].get("affinity") or {}
-    pod_affinity = affinity.get("podAffinity") or {}
     others = {"topologyKey": label, "labelSelector": {"matchLabels": {JOB_UID_LABEL: uid_of(job)}}}
-    preferred = [*(pod_affinity.get(PREFERRED) or []), {"weight": 100, "podAffinityTerm": others}]
-    return {**pod, "spec": {**pod["spec"], "affinity": {**affinity, "podAffinity": {**pod_affinity, PREFERRED: preferred}}}}
+    return {**pod, "spec": preferring(pod["spec"], "podAffinity", {"weight": 100, "podAffinityTerm": others})}
 
 
 def _apart(pod: dict[str, Any], job: TrainingJob) -> dict[str, Any]:
     """The pod with a preference for a node without another pod of the job, so that the loss of a node does not take a spare with it."""
-    affinity = pod["spec"].get("affinity") or {}
-    anti_affinity = affinity.get("podAntiAffinity") or {}
     others = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {JOB_UID_LABEL: uid_of(job)}}}
-    preferred = [*(anti_affinity.get(PREFERRED) or []), {"weight": 100, "podAffinityTerm": others}]
-    return {**pod, "spec": {**pod["spec"], "affinity": {**affinity, "podAntiAffinity": {**anti_affinity, PREFERRED: preferred}}}}
+    return {**pod, "spec": preferring(pod["spec"], "podAntiAffinity", {"weight": 100, "podAffinityTerm": others})}
 
 
 def _literal(text: str) -> str:
