@@ -103,6 +103,10 @@ class CapacityClass(ApiModel):
         default=None, description="Price of one accelerator of the class, such as a GPU, for one hour, with its share of the node."
     )
 
+    @property
+    def has_price(self) -> bool:
+        return self.price_per_node_hour is not None or self.price_per_device_hour is not None
+
     def has(self, name: str, labels: Mapping[str, str]) -> bool:
         """Whether the node of this name and with these labels is of the class."""
         return any(term.holds(name, labels) for term in self.node_selector_terms)

@@ -207,6 +207,10 @@ class Reason(StrEnum):
     EVICTED_BY_QUEUE = "EvictedByQueue"
 
 
+LIMIT_REASONS = (Reason.DEVICE_HOURS_LIMIT, Reason.COST_LIMIT)
+"""Why a limit of use has ended or suspended a job."""
+
+
 class StatusPart:
     """The base of all parts: camelCase on the wire, unknown fields refused."""
 

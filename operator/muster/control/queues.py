@@ -9,7 +9,7 @@ from datetime import datetime
 
 from muster.api.job import TrainingJob
 from muster.api.problems import Problem
-from muster.api.status import ConditionType, Phase, Reason, TrainingJobStatus
+from muster.api.status import LIMIT_REASONS, ConditionType, Phase, Reason, TrainingJobStatus
 from muster.api.times import format_time
 from muster.control.admission import Admitted
 from muster.control.cluster import Cluster
@@ -236,4 +236,4 @@ def view_of(existing: Object | None, queue: str, worker: str | None = None) -> Q
 def _is_held_by_a_limit(status: TrainingJobStatus) -> bool:
     """Whether the job is suspended because it has used what it may."""
     suspended = status.condition(ConditionType.SUSPENDED)
-    return status.phase is Phase.SUSPENDED and suspended is not None and suspended.reason in (Reason.DEVICE_HOURS_LIMIT, Reason.COST_LIMIT)
+    return status.phase is Phase.SUSPENDED and suspended is not None and suspended.reason in LIMIT_REASONS

@@ -124,9 +124,9 @@ class Reconciler:
 
     def _price_problems(self, job: TrainingJob) -> list[Problem]:
         """A problem if the cost of a new job is limited and the installation has no prices."""
-        limits, classes = job.spec.usage_limits, self._dependencies.classes.values()
+        limits = job.spec.usage_limits
         is_limited = limits is not None and limits.cost is not None and job.status.admitted_time is None
-        if not is_limited or any(each.price_per_device_hour is not None or each.price_per_node_hour is not None for each in classes):
+        if not is_limited or any(each.has_price for each in self._dependencies.classes.values()):
             return []
         message = "cannot be kept, because no capacity class of this installation has a price; write spec.usageLimits.deviceHours instead"
         return [Problem("spec.usageLimits.cost", message)]

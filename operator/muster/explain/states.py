@@ -8,7 +8,7 @@ from typing import Any
 
 from muster.api.constants import CONTROLLER, JOB_NAME_LABEL
 from muster.api.spec import EVALUATOR, TrainingJobSpec
-from muster.api.status import FINAL_PHASES
+from muster.api.status import FINAL_PHASES, LIMIT_REASONS
 from muster.api.unchecked import items, mappings
 from muster.explain.evidence import (
     Evidence,
@@ -132,9 +132,6 @@ def _writes(job: Object, *, of_status: bool) -> list[datetime]:
     return [time for each in entries if (time := time_of(each.get("time")))]
 
 
-_LIMITS = ("DeviceHoursLimitReached", "CostLimitReached")
-
-
 def _suspension(snapshot: Snapshot) -> Iterator[Evidence]:
     if phase_of(snapshot.job) in FINAL_PHASES:
         return
@@ -144,7 +141,7 @@ def _suspension(snapshot: Snapshot) -> Iterator[Evidence]:
         yield _state("Suspending") if running else _state("Suspended", subject=name)
         return
     for _, each in mappings(items(status_of(snapshot.job).get("conditions"))):
-        if each.get("type") == "Suspended" and each.get("status") == "True" and each.get("reason") in _LIMITS:
+        if each.get("type") == "Suspended" and each.get("status") == "True" and each.get("reason") in LIMIT_REASONS:
             yield _state("HeldByLimit", str(each.get("message") or ""))
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
 
-from muster.api.status import AttemptRecord, ConditionType, Phase, Reason, TrainingJobStatus
+from muster.api.status import LIMIT_REASONS, AttemptRecord, ConditionType, Phase, Reason, TrainingJobStatus
 
-SUSPENSIONS = (Reason.SUSPENDED, Reason.DEVICE_HOURS_LIMIT, Reason.COST_LIMIT)
+SUSPENSIONS = (Reason.SUSPENDED, *LIMIT_REASONS)
 """Why an attempt ends that is suspended by the user or by a limit of use."""
 
 

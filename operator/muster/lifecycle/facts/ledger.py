@@ -107,7 +107,7 @@ class Bill:
 
     @property
     def has_prices(self) -> bool:
-        return any(each.price_per_device_hour is not None or each.price_per_node_hour is not None for each in self._classes.values())
+        return any(each.has_price for each in self._classes.values())
 
     def add(self, name: str, device: str, count: int, *, node: str, begin: datetime, end: datetime, is_open: bool) -> None:
         """Adds devices of a pod that is on the node from begin to end."""
