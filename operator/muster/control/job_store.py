@@ -59,6 +59,7 @@ class Store:
         self._pending: dict[str, set[str]] = defaultdict(set)
         self._services: dict[str, str] = {}
         self._departed: dict[str, list[tuple[datetime, ReplicaView]]] = {}
+        self._departed_count = 0
         self.unreadable: tuple[Unreadable, ...] = ()
         """Objects of the last list that could not be read."""
 
@@ -148,7 +149,7 @@ class Store:
         cached = self._jobs.get(key)
         if cached is not None and cached["metadata"]["uid"] == uid:
             del self._jobs[key]
-            self._departed.pop(key, None)
+            self._keep_departed(key, [])
             self._job_changed(key)
 
     def put_child(self, child: Child) -> None:
@@ -176,8 +177,9 @@ class Store:
             return
         now = self._now()
         ended = child.view.released or (now if seen else None)
-        if ended is not None and sum(map(len, self._departed.values())) < MOST_DEPARTED:
-            self._departed.setdefault(child.key, []).append((now, replace(child.view, released=ended, report=None)))
+        if ended is not None and self._departed_count < MOST_DEPARTED:
+            gone = (now, replace(child.view, released=ended, report=None))
+            self._keep_departed(child.key, [*self._departed.get(child.key, ()), gone])
 
     def _forget_departed(self, key: str, job: Object) -> None:
         """Drops the pods that were gone when the use of devices was counted, by this operator or by another one."""
@@ -187,9 +189,12 @@ class Store:
             return
         with suppress(ValueError):
             until = parse_time(counted)
-            departed[:] = [each for each in departed if each[0] >= until]
-        if not departed:
-            del self._departed[key]
+            self._keep_departed(key, [each for each in departed if each[0] >= until])
+
+    def _keep_departed(self, key: str, departed: list[tuple[datetime, ReplicaView]]) -> None:
+        self._departed_count += len(departed) - len(self._departed.pop(key, ()))
+        if departed:
+            self._departed[key] = departed
 
     def put_service(self, key: str, owner: str) -> None:
         self._services[key] = owner

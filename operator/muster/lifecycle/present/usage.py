@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from muster.api.status import MAX_AMOUNT, Goodput, TrainingJobStatus, Usage
 from muster.lifecycle.facts.facts import Facts
-from muster.lifecycle.facts.ledger import HOUR, Account
+from muster.lifecycle.facts.ledger import HOUR
 
 _PARTS = {
     "queued_seconds": "waiting_seconds",
@@ -30,9 +30,9 @@ _IDLE = "idle_seconds"
 
 def with_usage(old: TrainingJobStatus, new: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
     """The status to write, with the use of devices until now."""
-    account = facts.account
-    if new == old and not _closes(old, account):
+    if new == old and not _closes(old, facts):
         return new
+    account = facts.account
     if not facts.observed.knows_nodes or (old.usage is None and not account.devices):
         return new
     before = old.usage or Usage(counted_until=facts.created)
@@ -65,9 +65,9 @@ def summary(device_seconds: float, cost: float | None) -> str:
     return f"{device_seconds / HOUR:.2f} device-h" + ("" if cost is None else f", {cost:.2f}")
 
 
-def _closes(old: TrainingJobStatus, account: Account) -> bool:
+def _closes(old: TrainingJobStatus, facts: Facts) -> bool:
     """Whether the last pod of an ended job has just let go of its devices."""
-    return old.phase.final and old.usage is not None and any(each.open for each in old.usage.devices) and not account.open
+    return old.phase.final and old.usage is not None and any(each.open for each in old.usage.devices) and not facts.account.open
 
 
 def _split(before: Usage, old: Goodput | None, new: Goodput | None, *, working: float) -> dict[str, float]:
