@@ -54,6 +54,6 @@ def entry_of(status: TrainingJobStatus, role: RoleName) -> CapacityStatus | None
 
 def _at_its_place(spec: TrainingJobSpec, status: TrainingJobStatus, role: RoleName, index: int) -> Names:
     """The classes of a member. A worker that has taken the place of another one has that place."""
-    members = [member.index for member in (status.world.members if status.world else ()) if member.role == role]
-    count = len(members) or (spec.roles[role].replicas if role in spec.roles else 1)
-    return classes_at(spec, role, members.index(index) if index in members else index, count=count)
+    places = status.world.places.get(role, {}) if status.world else {}
+    count = len(places) or (spec.roles[role].replicas if role in spec.roles else 1)
+    return classes_at(spec, role, places.get(index, index), count=count)

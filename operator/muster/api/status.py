@@ -329,6 +329,15 @@ class World(StatusPart):
         """The member of each pod, by the pod's uid."""
         return {member.uid: member for member in self.members if member.uid}
 
+    @cached_property
+    def places(self) -> Mapping[str, Mapping[int, int]]:
+        """By role and index, the place of each member among those of its role."""
+        places: dict[str, dict[int, int]] = {}
+        for member in self.members:
+            of_role = places.setdefault(member.role, {})
+            of_role[member.index] = len(of_role)
+        return places
+
 
 @dataclass(frozen=True, kw_only=True)
 class RoleStatus(StatusPart):
