@@ -52,7 +52,7 @@ MEASURED_RATES = (0.10, 0.33)
 
 @dataclass(frozen=True)
 class Interruption:
-    """`at` is in seconds since the begin of the trace. `node` is the number of the node among those that exist then."""
+    """`at` is in seconds since the start of the trace. `node` is the number of the node among those that exist then."""
 
     at: float
     node: int

@@ -1,4 +1,4 @@
-"""Tells a URL of the administrator when a job ends, fails or stands still. The requests follow https://www.standardwebhooks.com.
+"""Notifies a URL of the administrator when a job ends or hangs. The requests follow https://www.standardwebhooks.com.
 
 A message has only what Muster itself decides: which job, and what happened. The texts of programs stay in the cluster, because they may
 have secrets.
