@@ -2,7 +2,7 @@
 
 The same training (`bench/plain/engines.py`) runs under `muster run`, and with what the engine has itself to recover. Ray Train starts its
 workers again. A lost raylet, mpirun, horovodrun and a program of Spark end, and a loop of the shell starts them again. The figure is the
-time from the kill to the third new step, each of 0.2 s.
+time from the kill to the first new step of the processes that take over.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from bench.recovery import Lines, Training, after, against, written
+from bench.recovery import Lines, Training, against, written
 from local_cluster.ports import free_ports
 from muster.local.sweep import sweep
 from muster_ray.layout import FLAG_OF, GCS, HEAD, HEAD_PORTS, PORTS
@@ -43,24 +44,32 @@ MARK = "BENCH_ENGINES_RUN"
 AGAIN = ("bash", "-c", 'until "$@"; do :; done', "again")
 """The loop of the shell, before the command that it starts."""
 STORE_BYTES = 80_000_000
+QUICKER = {"RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"}
+"""The settings of Muster that make Ray quicker. Ray alone keeps its own."""
 STEPS = 5
 """Steps between two kills, at least."""
 
 
-def after_kills(name: str, training: Training, fault: Callable[[], None], times: int) -> list[float]:
-    """The seconds after each kill, which are shown as they come, because a run is long."""
-    taken = []
+def after_kills(name: str, folder: Path, fault: Callable[[], None], times: int) -> list[float]:
+    """The seconds after each kill in the training of the folder, which are shown as they come, because a run is long."""
+    training, taken = Training(Lines(folder, "steps", written), TIMEOUT_SECONDS), []
+    training.reaches(STEPS)
     for _ in range(times):
-        taken.append(after(training, fault, steps=STEPS))
+        training.goes_on(STEPS)
+        taken.append(stands_still(training, folder / "1.pid", fault))
         print(f"{name}: {taken[-1]:.1f} s", file=sys.stderr, flush=True)
     return taken
 
 
-@contextmanager
-def training_in(folder: Path) -> Iterator[Training]:
-    training = Training(Lines(folder, "steps", written), TIMEOUT_SECONDS)
-    training.reaches(STEPS)
-    yield training
+def stands_still(training: Training, pid: Path, fault: Callable[[], None]) -> float:
+    """Seconds from the fault to the first new step of the processes that take over. Those before them may do some more steps."""
+    before, at = pid.stat().st_mtime, time.time()
+    fault()
+    wait_until(lambda: pid.stat().st_mtime > before, "new training processes", TIMEOUT_SECONDS)
+    began = pid.stat().st_mtime
+    done = max(step for when, step in training.steps() if when <= began)
+    training.reaches(done + 1)
+    return min(when for when, step in training.steps() if step == done + 1) - at
 
 
 def kill_rank(folder: Path) -> None:
@@ -107,7 +116,8 @@ def plain_ray(folder: Path) -> Iterator[psutil.Process]:
     ports = iter(free_ports(len(HEAD_PORTS) + 2 * len(PORTS)))
     gcs_port = next(ports)
     gcs = f"127.0.0.2:{gcs_port}"
-    with marked(FRAMEWORK.default_environment) as env, tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as sockets:
+    quiet = {name: value for name, value in FRAMEWORK.default_environment.items() if name not in QUICKER}
+    with marked(quiet) as env, tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as sockets:
 
         def node(role: str, own: str, names: Sequence[str], *flags: str) -> psutil.Process:
             numbers = [f"--{FLAG_OF[name]}={gcs_port if name == GCS else next(ports)}" for name in names]
@@ -124,21 +134,33 @@ def plain_ray(folder: Path) -> Iterator[psutil.Process]:
             return False
 
         wait_until(joined, "the nodes of Ray", TIMEOUT_SECONDS)
-        start([sys.executable, str(PROGRAM), "ray", str(folder)], {**env, "RAY_ADDRESS": gcs}, folder)
+        start([sys.executable, str(PROGRAM), "ray", str(folder)], {**env, "RAY_ADDRESS": gcs, "MAX_FAILURES": "-1"}, folder)
         yield worker
 
 
 def on_ray(folder: Path, times: int) -> dict[str, Any]:
-    """A training process dies, and later the raylet of the worker."""
-    ours, theirs = folder / "muster", folder / "plain"
+    """A training process dies, and later the raylet of the worker. Ray Train starts its processes again with Muster, too, if the program
+    asks for it. A raylet that is lost ends the attempt."""
+    whole, inside, theirs = (folder / name for name in ("whole", "inside", "plain"))
+    with ray_under_muster(whole, max_failures=0):
+        process = after_kills("Muster, process", whole, lambda: kill_rank(whole), times)
+    with ray_under_muster(inside, max_failures=-1) as run:
+        by_ray_train = after_kills("Muster, process started by Ray Train", inside, lambda: kill_rank(inside), times)
+        raylet = after_kills("Muster, raylet", inside, lambda: kill_raylet(psutil.Process(run.supervisor_of("worker-0"))), times)
+    with plain_ray(theirs) as worker:
+        own_process = after_kills("Ray Train, process", theirs, lambda: kill_rank(theirs), times)
+        own_raylet = after_kills("Ray Train, raylet", theirs, lambda: kill_raylet(worker), times)
+    return {
+        "process": against(process, rayTrain=own_process),
+        "processByRayTrain": against(by_ray_train, rayTrain=own_process),
+        "raylet": against(raylet, rayTrain=own_raylet),
+    }
+
+
+def ray_under_muster(folder: Path, *, max_failures: int) -> AbstractContextManager[LocalJob]:
     config = {"rayStartParams": {role: {"object-store-memory": STORE_BYTES} for role in (HEAD, "worker")}}
-    with muster(ours, "ray", {"worker": {"replicas": 1, "processesPerReplica": 2}}, {}, config) as run, training_in(ours) as training:
-        process = after_kills("Muster, process", training, lambda: kill_rank(ours), times)
-        raylet = after_kills("Muster, raylet", training, lambda: kill_raylet(psutil.Process(run.supervisor_of("worker-0"))), times)
-    with plain_ray(theirs) as worker, training_in(theirs) as training:
-        own_process = after_kills("Ray Train, process", training, lambda: kill_rank(theirs), times)
-        own_raylet = after_kills("Ray Train, raylet", training, lambda: kill_raylet(worker), times)
-    return {"process": against(process, rayTrain=own_process), "raylet": against(raylet, rayTrain=own_raylet)}
+    roles = {"worker": {"replicas": 1, "processesPerReplica": 2}}
+    return muster(folder, "ray", roles, {"MAX_FAILURES": str(max_failures)}, config)
 
 
 def against_a_restart(
@@ -153,14 +175,13 @@ def against_a_restart(
 ) -> dict[str, Any]:
     """A training process dies. Without Muster, `words` start the program, and start it again when it has ended."""
     ours, theirs = folder / "muster", folder / "plain"
-    with muster(ours, engine, roles, env, config), training_in(ours) as training:
-        process = after_kills(f"Muster, {engine}", training, lambda: kill_rank(ours), times)
+    with muster(ours, engine, roles, env, config):
+        process = after_kills(f"Muster, {engine}", ours, lambda: kill_rank(ours), times)
     theirs.mkdir()
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1)[0])}
     with marked({**env, **place}) as environ:
         start([*AGAIN, *words, sys.executable, str(PROGRAM), engine, str(theirs)], environ, theirs)
-        with training_in(theirs) as training:
-            own = after_kills(f"{engine}, started again", training, lambda: kill_rank(theirs), times)
+        own = after_kills(f"{engine}, started again", theirs, lambda: kill_rank(theirs), times)
     return against(process, startedAgain=own)
 
 

@@ -17,7 +17,7 @@ cluster-test: $(READY) ## the cut of the tests on a real cluster that make test 
 tutorials: $(READY) ## the commands of the tutorial for a cluster, as they are written, on a real cluster
 	$(BIN)/pytest tests/cluster -m tutorial
 
-engines-test: $(READY) ## the example of MPI on a real cluster, also with a killed worker and launcher; builds the image
+engines-test: $(READY) ## the examples of MPI, Horovod, Ray and Spark on a real cluster, also with killed pods; builds their images
 	$(BIN)/pytest tests/cluster -m engines
 
 cluster-bench: $(READY) ## how long jobs on the real cluster stand still when pods die

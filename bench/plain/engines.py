@@ -133,7 +133,7 @@ def on_ray(config: dict[str, str]) -> None:
         name="bench",
         storage_path=os.path.join(os.environ.get("MUSTER_CHECKPOINT_DIR", config["folder"]), "ray"),
         checkpoint_config=CheckpointConfig(num_to_keep=2),
-        failure_config=FailureConfig(max_failures=0 if under_muster() else -1),
+        failure_config=FailureConfig(max_failures=int(os.environ["MAX_FAILURES"])),
     )
     TorchTrainer(train, train_loop_config=config, scaling_config=ScalingConfig(num_workers=WORLD), run_config=run).fit()
 

@@ -44,6 +44,8 @@ def main() -> None:
         time.sleep(STEP_SECONDS)
     if done % 10:
         save(done, model, optimizer)
+    if hvd.rank() == 0:
+        print(f"{done} steps with {hvd.size()} ranks", flush=True)
 
 
 def save(step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

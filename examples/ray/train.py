@@ -5,6 +5,7 @@ It reports each checkpoint to Ray Train, and begins with the one that Ray Train 
 
 import os
 import tempfile
+import time
 from pathlib import Path
 
 import ray
@@ -16,6 +17,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 STEPS = int(os.environ.get("STEPS", "200"))
+STEP_SECONDS = float(os.environ.get("STEP_SECONDS", "0"))
 SAVE_EVERY = 20
 
 
@@ -42,6 +44,7 @@ def train(config: dict) -> None:
         loss = nn.functional.cross_entropy(model(images[batch]), labels[batch])
         loss.backward()
         optimizer.step()
+        time.sleep(STEP_SECONDS)
         metrics = {"step": step, "total": config["steps"], "loss": loss.item()}
         if step % SAVE_EVERY and step != config["steps"]:
             ray.train.report(metrics)

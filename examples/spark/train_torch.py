@@ -6,9 +6,12 @@ from pyspark.ml.torch.distributor import TorchDistributor
 from pyspark.sql import SparkSession
 
 STEPS = int(os.environ.get("STEPS", "60"))
+STEP_SECONDS = float(os.environ.get("STEP_SECONDS", "0"))
 
 
 def train(steps: int) -> float:
+    import time
+
     import torch
     import torch.distributed as dist
     from sklearn.datasets import load_digits
@@ -37,6 +40,7 @@ def train(steps: int) -> float:
         loss = nn.functional.cross_entropy(model(images[batch]), labels[batch])
         loss.backward()
         optimizer.step()
+        time.sleep(STEP_SECONDS)
         muster.report(step=step, total=steps, loss=loss.item())
         if step % 20 == 0 or step == steps:
             with muster.checkpoint(step) as folder:

@@ -59,6 +59,9 @@ class Engine:
 
 ENGINES = {
     "MPI": Engine("mpi/mpi4py.yaml", "with 2 ranks", ("launcher", "worker"), "worker-1", "launcher-0"),
+    "Horovod": Engine("horovod/torch.yaml", "steps with 2 ranks", ("worker",), "worker-1", "worker-0"),
+    "Ray": Engine("ray/train.yaml", "after 200 steps", ("head", "worker"), "worker-0", "head-0"),
+    "Spark": Engine("spark/torch.yaml", "loss 0.", ("driver", "executor"), "executor-1", "driver-0"),
 }
 VALUES = {
     "rbac": {"strategyObjects": ["secrets"]},
@@ -116,7 +119,7 @@ def test_the_example_runs_as_it_stands_and_the_commands_show_it(engine: Engine, 
     assert engine.last_words in muster_command(job, tmp_path, "logs", job.name)
     assert "Succeeded" in muster_command(job, tmp_path, "get", job.name)
     assert "Succeeded" in muster_command(job, tmp_path, "explain", job.name)
-    muster_command(job, tmp_path, "report", job.name, "--output", "report.html")
+    muster_command(job, tmp_path, "report", job.name, "--file", "report.html")
     assert engine.manifest()["spec"]["strategy"] in (tmp_path / "report.html").read_text()
 
 
