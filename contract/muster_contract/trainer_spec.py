@@ -91,7 +91,7 @@ class TrainerSpec:
     module: str | None = wire_field(default=None, min_length=1, doc="A Python module of the user's with a task.")
     script: str | None = wire_field(default=None, min_length=1, doc="A Python program with its arguments, as a shell would split them.")
     command: tuple[str, ...] | None = wire_field(default=None, min_items=1, doc="Any program with its arguments.")
-    preload: tuple[str, ...] = wire_field(default=(), doc="Modules that a process prepared for a script imports besides its own imports.")
+    preload: tuple[str, ...] = wire_field(default=(), doc="Further modules that the warm parent of a module or script imports.")
     config: Mapping[str, Any] = wire_field(default_factory=dict, doc="Settings of the training, as in the job.")
     input: InputSpec = wire_field(default=InputSpec(), doc="How samples are read.")
     options: Options = wire_field(default=Options(), doc="Options of the strategy.")

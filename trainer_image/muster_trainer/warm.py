@@ -1,9 +1,9 @@
 """The warm parent of a replica's processes: `python -m muster_trainer.warm SOCKET [PROGRAM]`, started by the supervisor. Linux only.
 
-It imports the modules that every process of the job needs, or those that PROGRAM, a program of the user, begins with. It initialises
-nothing. For each request on the socket it forks a process. So an attempt does not wait for the import of a framework, and processes share
-the memory of imported modules. It forks twice: the child forks the process and exits at once. The supervisor is the nearest subreaper, so
-it becomes the parent.
+It imports the modules that every process of the job needs, or those that PROGRAM, a program of the user, begins with, and those of
+`trainer.preload`. It initialises nothing. For each request on the socket it forks a process. So an attempt does not wait for the import of
+a framework, and processes share the memory of imported modules. It forks twice: the child forks the process and
+exits at once. The supervisor is the nearest subreaper, so it becomes the parent.
 
 It can also fork *prepared* processes, which wait for a later request. Each runs a small model once, if the strategy has a function for
 that. So a process that takes the place of a lost one waits neither for a fork, nor for what a framework does only once. In a spare, where
@@ -55,11 +55,11 @@ def main() -> None:
     supervisor = os.getppid()
     env = ReplicaEnvironment.from_environment(os.environ)
     strategy = env.trainer_spec.strategy
-    missing: dict[str, str] = {}
     if env.trainer_spec.is_bundled:
         import_all(strategy, summaries=env.tensorboard_dir is not None)
     else:
-        missing = import_program(strategy.framework, sys.argv[2], env.trainer_spec.preload)
+        import_program(strategy.framework, sys.argv[2])
+    missing = import_more(env.trainer_spec.preload)
     connection.sendall(json.dumps({"unfit": unfit(strategy.framework), "missing": missing}).encode())
     gc.collect()
     gc.freeze()  # otherwise a collection in a child would copy every page with an object
@@ -182,12 +182,14 @@ def import_all(strategy: StrategyRuntime, *, summaries: bool) -> None:
             import_writer()
 
 
-def import_program(framework: Framework, path: str, preload: Sequence[str]) -> dict[str, str]:
-    """Imports the modules that a program of the user begins with, but not its own code, and those of `preload`.
-
-    Returns the errors of `preload` by the names of its modules."""
+def import_program(framework: Framework, path: str) -> None:
+    """Imports the modules that a program of the user begins with, but not its own code."""
     hook(framework, "before_fork")
     program.import_all([*program.imports_of(Path(path)), *((each, ()) for each in framework.preload)])
+
+
+def import_more(preload: Sequence[str]) -> dict[str, str]:
+    """Imports the modules of `trainer.preload`. Returns the errors by the names of modules."""
     return {name: error[:LONGEST_ERROR] for name, error in program.import_all((each, ()) for each in preload).items()}
 
 

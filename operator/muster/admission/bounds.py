@@ -1,4 +1,5 @@
-"""Limits for the depth and size of the free parts of a spec: `trainer.config`, `command`, `args`, and each role's template and resources.
+"""Limits for the depth and size of the free parts of a spec: `config`, `command`, `args` and `env` of the trainer, and each role's template
+and resources.
 
 The CRD has no schema for them, or one that allows a megabyte. They are checked on the raw spec, before anything else walks it.
 """
@@ -21,9 +22,9 @@ MAX_BYTES = 64 * 1024
 """Bytes of all parts together, as compact JSON. The configuration reaches the training processes in an environment variable, which Linux
 limits to 128 KiB."""
 
-_TRAINER = ("config", "command", "args")
+_TRAINER = ("config", "command", "args", "env")
 _ROLE = ("template", "resources")
-_TOGETHER = "config, command and args of the trainer, and templates and resources of all roles"
+_TOGETHER = "config, command, args and env of the trainer, and templates and resources of all roles"
 _REMEDY = "put large values into a file or a ConfigMap, and name it here"
 _TOO_LARGE = f"is too large: {_TOGETHER} may take {MAX_BYTES} bytes as JSON together; {_REMEDY}"
 _TOO_MANY = f"has too many values: {_TOGETHER} may have {MAX_VALUES} together; {_REMEDY}"

@@ -154,6 +154,7 @@ def _spec() -> Schema:
     role = properties["roles"]["additionalProperties"]["properties"]
     role["template"] = template_schema(role["template"]["description"])
     properties["roles"]["default"] = {WORKER: {}}
+    properties["trainer"]["properties"]["env"].update({"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]})
     return spec
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 _CONTAINER = "spec.roles.worker.template.spec.containers: [{name: trainer, %s}]"
 _POD = "spec.roles.worker.template.spec.%s"
-_ENV = _CONTAINER % "env: [{name: NAME, value: text}]"
+_ENV = "spec.trainer.env: [{name: NAME, value: text}], for all roles"
 _GPUS = "spec.roles.worker.resources: {limits: {nvidia.com/gpu: 1}}"
 _REPLICAS = "spec.roles.worker.replicas, the number of pods"
 _PROCESSES = "spec.roles.worker.processesPerReplica"

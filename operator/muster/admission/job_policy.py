@@ -127,6 +127,8 @@ def _spec_volume_problems(policy: JobPolicy, spec: TrainingJobSpec) -> Iterable[
     for index, each in enumerate(spec.inputs):
         if each.secret_ref is not None:
             yield from _kind_problems(policy, "secret", f"spec.inputs[{index}].secretRef")
+    for index, variable in enumerate(spec.trainer.env or ()):
+        yield from _env_problems(policy, mapping(variable.value_from), f"spec.trainer.env[{index}].valueFrom")
     if spec.trainer.code is not None:
         yield from _kind_problems(policy, "configMap", "spec.trainer.code.configMap")
 

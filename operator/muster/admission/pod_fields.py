@@ -76,10 +76,10 @@ class Findings:
         return len(self.problems) + len(self.remarks) >= MAX_PROBLEMS
 
 
-def field_findings(spec: Mapping[str, Any], path: str) -> Findings:
-    """The unknown fields, wrong types and unknown words in the spec of a pod at `path`."""
+def field_findings(value: Any, path: str, *, kind: str = ROOT) -> Findings:
+    """The unknown fields, wrong types and unknown words in the spec of a pod, or in a part of it, at `path`."""
     findings = Findings()
-    _check(spec, ROOT, path, findings)
+    _check(value, kind, path, findings)
     return findings
 
 

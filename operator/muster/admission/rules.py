@@ -113,8 +113,13 @@ def rules_for_all(reserved: Collection[str]) -> list[Rule]:
             message = "may not be set for the trainer: write spec.trainer.command"
             rules.append(Rule((*POD, containers, "*"), field, other | ~has(field), message))
         variable = (*POD, containers, "*", "env", "*", "name")
-        rules.append(Rule(variable, "", ~sets_env, "must be the name of a variable that Muster does not set", shows_value=True))
+        rules.append(_free_variable(variable, ~sets_env))
+    rules.append(_free_variable((*TRAINER, "env", "*", "name"), ~sets_env))
     return rules
+
+
+def _free_variable(part: Part, is_free: Condition) -> Rule:
+    return Rule(part, "", is_free, "must be the name of a variable that Muster does not set", shows_value=True)
 
 
 def rules_for(strategy: Strategy, strategies: Collection[Strategy]) -> list[Rule]:
@@ -139,9 +144,11 @@ def _trainer_rules() -> Iterator[Rule]:
     yield Rule(TRAINER, "", exactly_one(*ENTRY_POINTS), f"needs exactly one of {listed(ENTRY_POINTS)}")
     yield Rule(TRAINER, "supervisor", ~equals("supervisor", "Disabled") | has("command"), DISABLED_NEEDS_COMMAND)
     yield Rule(TRAINER, "args", ~has("args") | is_program, "is for script and command; write settings of a task or module into config")
-    yield Rule(TRAINER, "preload", ~has("preload") | has("script"), "is for script; remove it")
+    yield Rule(TRAINER, "preload", ~has("preload") | has("script") | has("module"), "is for script and module; remove it")
     are_modules = ~has("preload") | every("preload", matches(MODULE))
     yield Rule(TRAINER, "preload", are_modules, "each item must be a Python module, such as transformers.models.llama")
+    one_source = ~has("value") | ~has("valueFrom")
+    yield Rule((*TRAINER, "env", "*"), "valueFrom", one_source, "write value or valueFrom, not both")
     for path, unset in _unset(Input, "input"):
         yield Rule(TRAINER, path, unset | ~is_program, "is for task and module, and other programs read by themselves; remove it")
     yield Rule((*TRAINER, "image"), "", matches(IMAGE), IMAGE_MESSAGE, shows_value=True)

@@ -15,7 +15,7 @@ from muster.admission.paths import spelled
 from muster.api.base import ApiModel
 from muster.api.job import TrainingJob
 from muster.api.problems import Problem
-from muster.api.spec import ROLE_NAME_MESSAGE
+from muster.api.spec import ROLE_NAME_MESSAGE, Variable
 
 MAX_LISTED = 12
 MAX_PROBLEMS = 100
@@ -60,6 +60,8 @@ def _sentence(kind: str, value: Any, *, context: dict[str, Any], field: FieldInf
             return f"must have this form{given}: {_lower_first(_description(field))}"
         case "enum" | "literal_error":
             return not_one_of(context["expected"].replace("' or '", "', '").strip("'").split("', '"), value)
+        case "list_type" if isinstance(value, dict) and field and _model_of(field.annotation) is Variable:
+            return f"must be a list, as in a pod: write {_as_variables(value)}"
         case "list_type":
             return f"must be a list, such as [a, b]{given}"
         case "dict_type" | "model_type" | "model_attributes_type":
@@ -73,6 +75,12 @@ def _sentence(kind: str, value: Any, *, context: dict[str, Any], field: FieldInf
         case "value_error":
             return str(context["error"])
     return None
+
+
+def _as_variables(values: dict[str, Any]) -> str:
+    """Variables of a mapping as the list that a pod has. The first ones only."""
+    variables = [f"{{name: {name}, value: {shown(str(value))}}}" for name, value in values.items() if isinstance(value, str | int | float)]
+    return f"[{', '.join(variables[:3] or ['{name: NAME, value: text}'])}{', ...' if len(variables) > 3 else ''}]"
 
 
 def shown(value: Any) -> str:
@@ -189,6 +197,7 @@ def _model_at(location: tuple[str | int, ...], root: type[ApiModel]) -> type[Api
 
 
 def _model_of(annotation: Any) -> type[ApiModel] | None:
-    """X of `X`, `X | None`, `list[X]` and `dict[str, X]`, where X is a type of the API."""
-    candidates = [annotation, *get_args(annotation)]
-    return next((each for each in candidates if isinstance(each, type) and issubclass(each, ApiModel)), None)
+    """X of `X`, `X | None`, `list[X]`, `list[X] | None` and `dict[str, X]`, where X is a type of the API."""
+    if isinstance(annotation, type) and issubclass(annotation, ApiModel):
+        return annotation
+    return next((model for each in get_args(annotation) if (model := _model_of(each))), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from muster.admission.paths import step
@@ -14,11 +14,10 @@ from muster.admission.sentences import not_text
 from muster.api.constants import GROUP, IMAGE, TRAINER_CONTAINER
 from muster.api.problems import Problem
 from muster.api.quantity import MAX_QUANTITY_LENGTH, amount_of
-from muster.api.spec import RoleName
+from muster.api.spec import MAX_ENV, RoleName
 from muster.api.unchecked import mappings
 
 MAX_CONTAINERS = 16
-MAX_ENV = 128
 MAX_LIMITS = 16
 
 TEMPLATE_FIELDS = ("metadata", "spec")
@@ -45,6 +44,11 @@ def template_remarks(role: RoleName, template: Mapping[str, Any]) -> list[Proble
     """What may be wrong with a role's template."""
     spec = template.get("spec")
     return field_findings(spec, f"spec.roles.{role}.template.spec").remarks if isinstance(spec, dict) else []
+
+
+def env_problems(env: Sequence[Mapping[str, Any]], path: str) -> list[Problem]:
+    """The problems of the environment variables of all roles."""
+    return [*_env_problems(env, path), *field_findings(env, path, kind="[EnvVar]").problems]
 
 
 def _own_problems(base: str, template: Mapping[str, Any], limits: Mapping[str, Any]) -> Iterable[Problem]:

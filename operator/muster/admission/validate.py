@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from muster.admission.bounds import bound_problems, bounded
 from muster.admission.capacity import capacity_problems, capacity_remarks
@@ -17,7 +18,7 @@ from muster.admission.paths import step
 from muster.admission.resources import resource_problems
 from muster.admission.rules import DNS_LABEL, SPEC, Rule, rules_for, rules_for_all, violations
 from muster.admission.sentences import not_one_of
-from muster.admission.template import template_problems, template_remarks
+from muster.admission.template import env_problems, template_problems, template_remarks
 from muster.api import grace
 from muster.api.job import TrainingJob
 from muster.api.problems import Problem
@@ -74,6 +75,7 @@ def _problems(job: TrainingJob, strategy: Strategy, unread: Collection[str]) -> 
         *_bounds_problems(spec),
         *_program_problems(strategy, spec.trainer),
         *_config_problems(strategy, spec.trainer),
+        *env_problems(_env(spec.trainer), "spec.trainer.env"),
         *_input_problems(strategy, spec),
         *_role_problems(spec),
         *_resource_claim_problems(spec),
@@ -129,12 +131,16 @@ def _namespace_problems(namespace: str) -> Iterable[Problem]:
 
 
 def _bounds_problems(spec: TrainingJobSpec) -> Iterable[Problem]:
-    trainer = {"config": spec.trainer.config, "command": spec.trainer.command, "args": spec.trainer.args}
+    trainer = {"config": spec.trainer.config, "command": spec.trainer.command, "args": spec.trainer.args, "env": _env(spec.trainer)}
     roles = {
         name: {"template": role.template, "resources": {"limits": role.resources.limits, "requests": role.resources.requests}}
         for name, role in spec.roles.items()
     }
     return bound_problems(bounded({"trainer": trainer, "roles": roles}))
+
+
+def _env(trainer: Trainer) -> list[dict[str, Any]]:
+    return [each.wire() for each in trainer.env or ()]
 
 
 def _program_problems(strategy: Strategy, trainer: Trainer) -> Iterable[Problem]:

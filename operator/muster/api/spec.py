@@ -58,6 +58,7 @@ ROLE_NAME_MESSAGE = "at most 12 lower-case letters and digits, beginning with a 
 RoleKey = Annotated[str, StringConstraints(max_length=12, pattern=f"^{ROLE_NAME}$")]
 MAX_ROLES = 8
 MAX_RESOURCE_CLAIMS = 8
+MAX_ENV = 128
 WORKER = "worker"
 PS = "ps"
 CHIEF = "chief"
@@ -133,6 +134,18 @@ class Input(ApiModel):
     )
 
 
+class Variable(ApiModel):
+    """An environment variable, as in a pod."""
+
+    name: str = Field(min_length=1, max_length=253, description="Name of the variable, such as NCCL_DEBUG.")
+    value: str | None = Field(default=None, max_length=32768, description="Its value. Write numbers in quotes. Default: an empty text.")
+    value_from: dict[str, Any] | None = Field(
+        default=None,
+        description="Where the value comes from, as in a pod: secretKeyRef, configMapKeyRef, fieldRef or resourceFieldRef. In a local run, "
+        "your own environment has to have a variable from a Secret or ConfigMap.",
+    )
+
+
 class Trainer(ApiModel):
     """What to train. Exactly one of task, module, script and command is required."""
 
@@ -167,9 +180,14 @@ class Trainer(ApiModel):
     preload: list[ModuleName] | None = Field(
         default=None,
         max_length=64,
-        description="Modules that the process for the next attempt of a script imports beforehand, besides those at the beginning of the "
-        "script. Name those that libraries import later, such as transformers.models.llama. Used if the script registers its state, "
-        "or has a callback of muster_training.",
+        description="Python modules that are imported before a process of the next attempt is needed. For a module: what it imports, such "
+        "as transformers. For a script: what libraries import later, such as transformers.models.llama, besides the imports at its "
+        "beginning. It must register its state, or have a callback of muster_training.",
+    )
+    env: list[Variable] | None = Field(
+        default=None,
+        max_length=MAX_ENV,
+        description="Environment variables of all roles. Those in a role's template override them. Names that Muster sets are refused.",
     )
     code: Code | None = Field(
         default=None,

@@ -174,10 +174,13 @@ def _filled(of: Rendering, replica: ReplicaPlan, *, standby: bool) -> dict[str, 
 
 
 def _with_templates(pod: dict[str, Any], of: Rendering, role: RoleName) -> dict[str, Any]:
-    """The pod with the templates of the `defaults` merged into it, and then the user's."""
+    """The pod with the templates of the `defaults` merged into it, and then the user's variables and template."""
     own = (of.job.spec.roles.get(role) or Role()).template
+    env = [each.wire() for each in of.job.spec.trainer.env or ()]
+    for_all_roles = {"spec": {"containers": [{"name": TRAINER_CONTAINER, "env": env}]}} if env else {}
     templates = [
         *((template, partial(_problem_below, each.problem, path)) for each in of.defaults for path, template in each.templates_of(role)),
+        (for_all_roles, partial(_problem_below, Problem, "spec.trainer.env")),
         (own, partial(_problem_below, Problem, f"spec.roles.{role}.template")),
     ]
     rendered = pod

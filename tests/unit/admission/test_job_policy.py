@@ -108,6 +108,12 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
         "no volumes",
     ),
     "a Secret in a variable": ({"volumes": ["emptyDir"]}, trainer(**ENV), f"{POD}.containers[0].env[0].valueFrom.secretKeyRef", "emptyDir"),
+    "a Secret in a variable of all roles": (
+        {"volumes": ["emptyDir"]},
+        {"trainer": {"task": "digits", **ENV}},
+        "spec.trainer.env[0].valueFrom.secretKeyRef",
+        "emptyDir",
+    ),
     "a Secret as an environment": (
         {"volumes": ["emptyDir"]},
         pod(initContainers=[{"name": "i", "image": "i", "envFrom": [{"secretRef": {"name": "s"}}]}]),

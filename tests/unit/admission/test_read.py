@@ -278,6 +278,9 @@ TRAINERS = [
     ("{task: digits, config: {lr: 3}}", "job.yaml:6: spec.trainer.config.lr", "did you mean learningRate?"),
     ("{task: digits, config: {hidden: 3}}", "job.yaml:6: spec.trainer.config.hidden", "a list"),
     ("{script: -m pkg.train --fast}", "job.yaml:6: spec.trainer.script", "write command: [torchrun, -m, pkg.train, --fast]"),
+    ("{task: digits, env: {A: b, C: 1}}", "job.yaml:6: spec.trainer.env", 'write [{name: A, value: "b"}, {name: C, value: "1"}]'),
+    ("{task: digits, envs: {A: b}}", "job.yaml:6: spec.trainer.envs", "write spec.trainer.env: [{name: NAME, value: text}]"),
+    ("{task: digits, env: [{name: A, value: 1}]}", "job.yaml:6: spec.trainer.env[0].value", "put it in quotes"),
     ("{task: digits, nprocPerNode: 2}", "job.yaml:6: spec.trainer.nprocPerNode", "spec.roles.worker.processesPerReplica"),
     ("{}", "job.yaml:6: spec.trainer", "exactly one of"),
     (

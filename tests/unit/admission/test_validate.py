@@ -32,6 +32,11 @@ def container(**fields: object) -> dict:
     return template({"containers": [{"name": "trainer", **fields}]})
 
 
+def variables(*env: dict) -> dict:
+    return {"trainer": {"task": "digits", "env": list(env)}}
+
+
+SECRET = {"secretKeyRef": {"name": "keys", "key": "token"}}
 WORKER = "spec.roles.worker.template"
 CONTAINER = f"{WORKER}.spec.containers[0]"
 
@@ -67,6 +72,8 @@ ACCEPTED = [
     {"trainer": {"script": "train.py", "config": {"epochs": "many"}}},
     {"trainer": {"command": ["torchrun", "train.py"], "supervisor": "Disabled"}},
     {"trainer": {"script": "train.py", "preload": ["transformers.models.llama", "peft"]}},
+    {"trainer": {"module": "my_pkg.model", "preload": ["transformers"]}},
+    {"trainer": {"task": "digits", "env": [{"name": "A", "value": "1"}, {"name": "B"}, {"name": "C", "valueFrom": SECRET}]}},
     {"elastic": {"minReplicas": 1, "maxReplicas": 4}, "batch": {"globalSize": 4}},
     template({"nodeSelector": {"a": "b"}, "volumes": [{"name": "v", "emptyDir": {}}]}, metadata={"labels": {"team": "a"}}),
     container(env=[{"name": "NCCL_DEBUG", "value": "INFO"}], resources={"limits": {"cpu": "500m", "nvidia.com/gpu": 1}}),
@@ -82,6 +89,12 @@ RULES, PREFERRED = "requiredDuringSchedulingIgnoredDuringExecution", "preferredD
 TERMS = f"spec.affinity.nodeAffinity.{RULES}.nodeSelectorTerms"
 
 REFUSED = [
+    (variables({"name": "RANK", "value": "1"}), "spec.trainer.env[0].name", "Muster does not set, not 'RANK'"),
+    (variables({"name": "MUSTER_X", "value": "1"}), "spec.trainer.env[0].name", "not 'MUSTER_X'"),
+    (variables({"name": "A"}, {"name": "A"}), "spec.trainer.env[1].name", "write another name"),
+    (variables({"name": "A=1"}), "spec.trainer.env[0].name", "must not contain '='"),
+    (variables({"name": "A", "value": "1", "valueFrom": SECRET}), "spec.trainer.env[0].valueFrom", "not both"),
+    (variables({"name": "A", "valueFrom": {"secretRef": {}}}), "spec.trainer.env[0].valueFrom.secretRef", "secretKeyRef"),
     (template({"terminationGracePeriodSeconds": 5}), f"{WORKER}.spec.terminationGracePeriodSeconds", "gracePeriodSeconds: 5 in its place"),
     ({"strategy": "JAX", "trainer": {"task": "gpt"}}, "spec.trainer.task", "JAX has no task gpt"),
     ({"trainer": {"script": "-c 'pass'"}}, "spec.trainer.script", "write command: [torchrun, -c"),
@@ -123,7 +136,7 @@ REFUSED = [
     (
         {"trainer": {"command": ["torchrun", "train.py"], "preload": ["peft"]}},
         "spec.trainer.preload",
-        "is for script; remove it",
+        "is for script and module; remove it",
     ),
     (
         {"trainer": {"script": "train.py", "preload": ["my-package"]}},

@@ -541,6 +541,25 @@ def test_a_template_cannot_override_reserved_variables_and_side_cars_get_none() 
     assert pod["spec"]["containers"][1] == {"name": "sidecar", "image": "s"}
 
 
+def test_the_variables_of_the_trainer_are_in_all_roles_below_their_templates_and_above_presets() -> None:
+    def naming(value: str) -> dict[str, Any]:
+        return {"spec": {"containers": [{"name": "trainer", "env": [{"name": name, "value": value} for name in value]}]}}
+
+    secret = {"name": "B", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "b"}}}
+    env = [{"name": "A", "value": "$(RANK)"}, secret, {"name": "OMP_NUM_THREADS", "value": "3"}]
+    roles = {"worker": {"template": naming("A")}, "chief": {}, "ps": {}}
+    job = job_of({"strategy": "ParameterServer", "trainer": {"task": "digits", "env": env}, "roles": roles})
+    addresses, layers = ClusterAddresses("job", "ns"), (JobDefaults(template=naming("ABC")),)
+    found = {}
+    for role in roles:
+        pod = render_replica(job, role, index=0, attempt=0, addresses=addresses, images=IMAGES, defaults=layers)
+        found[role] = {each["name"]: each for each in trainer_of(pod)["env"]}
+    assert {role: each["A"]["value"] for role, each in found.items()} == {"worker": "A", "chief": "$(RANK)", "ps": "$(RANK)"}
+    assert all(each["B"] == secret for each in found.values())
+    assert {each["C"]["value"] for each in found.values()} == {"ABC"}
+    assert {each["OMP_NUM_THREADS"]["value"] for each in found.values()} == {"3"}
+
+
 @pytest.mark.parametrize("env", [[{"$patch": "replace"}, {"name": "MINE", "value": "1"}], [{"name": "RANK", "$patch": "delete"}], None])
 def test_a_template_cannot_remove_reserved_variables(env: Any) -> None:
     plain = pods_of(ddp())["job-worker-0"]
