@@ -89,6 +89,7 @@ WRITE: Mapping[str, str] = {
     **dict.fromkeys(("s3", "bucket", "uri", "storageUri", "checkpointDir", "checkpoint_dir"), _URI),
     **dict.fromkeys(("data", "dataset", "datasetConfig", "datasets", "initializer", "modelConfig"), _INPUT),
     # programs
+    **{name: f"spec.trainer.{name}" for name in ("task", "module", "script", "command", "args", "config", "code")},
     **dict.fromkeys(("run", "entrypoint", "cmd", "program", "main"), _PROGRAM),
     **dict.fromkeys(("setup", "pip", "requirements", "packages", "packages_to_install", "runtimeEnv", "runtimeEnvYAML", "conda"), _SETUP),
     **dict.fromkeys(("workdir", "workingDir", "working_dir"), "spec.trainer.code, or use `muster submit --code FOLDER`"),

@@ -142,7 +142,9 @@ def _require_kind(data: dict[str, Any], source: str, *, lines: dict[str, int]) -
     """Raises InvalidJobFileError for an object of another kind, because its other problems do not matter."""
     kind = data.get("kind")
     if isinstance(kind, str) and nearest(kind, [KIND]) is None:
-        raise InvalidJobFileError(source, [Problem("kind", f"must be {KIND}, not {shown(kind)}")], lines=lines)
+        raise InvalidJobFileError(
+            source, [Problem("kind", f"must be {KIND}, not {shown(kind)}; muster convert reads jobs of other tools")], lines=lines
+        )
 
 
 def _read(data: dict[str, Any], errors: list[Problem]) -> tuple[TrainingJob | None, list[Problem]]:

@@ -19,7 +19,9 @@ def test_what_to_write_is_a_field_of_a_job() -> None:
             part_of(whole, names[: names.index("template") + 1] if "template" in names else names)
 
 
-@pytest.mark.parametrize("name", ["pvc", "s3", "env", "gpus", "nprocPerNode", "numNodes", "runPolicy", "pytorchReplicaSpecs", "setup"])
+@pytest.mark.parametrize(
+    "name", ["pvc", "s3", "env", "command", "gpus", "nprocPerNode", "numNodes", "runPolicy", "pytorchReplicaSpecs", "setup"]
+)
 def test_fields_of_other_tools_are_known(name: str) -> None:
     assert instead_of(("spec", name))
 

@@ -120,6 +120,7 @@ WHOLE_FILES = [
     ("just text\n", "job.yaml", '"just text"'),
     (SPEC.replace("TrainingJob", "ConfigMap"), "job.yaml:2: kind", '"ConfigMap"'),
     (SPEC.replace("TrainingJob", "TrainJob"), "job.yaml:2: kind", '"TrainJob"'),
+    (SPEC.replace("TrainingJob", "PyTorchJob"), "job.yaml:2: kind", "muster convert"),
     (SPEC.replace("v1alpha1", "v1"), "job.yaml:1: apiVersion", '"muster.dev/v1"'),
     (SPEC.split("\n", 1)[1], "job.yaml: apiVersion", "write apiVersion: muster.dev/v1alpha1"),
     (SPEC.replace("metadata: {name: digits}\n", ""), "job.yaml: metadata", "is required"),
