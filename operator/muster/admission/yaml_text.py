@@ -81,7 +81,8 @@ class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[mi
 
 def _represent_text(dumper: Any, text: str) -> yaml.ScalarNode:
     is_other_type = text in _WORDS or _INTEGER.fullmatch(text) or _FLOAT.fullmatch(text)
-    node: yaml.ScalarNode = dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if is_other_type else None)
+    style = '"' if is_other_type else "|" if "\n" in text else None
+    node: yaml.ScalarNode = dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
     return node
 
 

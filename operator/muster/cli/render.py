@@ -10,6 +10,7 @@ import click
 
 from muster.admission.yaml_text import write_yaml
 from muster.cli import job_file
+from muster_contract.trainer_spec import VARIABLE
 
 
 @click.command()
@@ -26,8 +27,17 @@ def render(*, job: str, output: str, attempt: int, namespace: str | None, preset
 
 
 def as_yaml(manifests: list[dict[str, Any]]) -> str:
-    """One document for each manifest."""
-    return write_yaml(*manifests, explicit_start=True, width=1_000_000)
+    """One document for each manifest. The JSON of MUSTER_TRAINER is indented."""
+    return write_yaml(*map(_readable, manifests), explicit_start=True, width=1_000_000)
+
+
+def _readable(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_readable(each) for each in value]
+    if isinstance(value, dict):
+        parts = {name: _readable(each) for name, each in value.items()}
+        return {**parts, "value": json.dumps(json.loads(value["value"]), indent=1)} if value.get("name") == VARIABLE else parts
+    return value
 
 
 def as_json(manifests: list[dict[str, Any]]) -> str:

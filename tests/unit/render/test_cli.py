@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -54,7 +55,20 @@ def test_render_prints_the_service_and_the_pods(job_file: Path) -> None:
 def test_render_prints_the_same_as_json(job_file: Path) -> None:
     as_json = json.loads(muster("render", str(job_file), "-o", "json").stdout)
     assert as_json["kind"] == "List"
-    assert as_json["items"] == list(yaml.safe_load_all(muster("render", str(job_file)).stdout))
+    documents = list(yaml.safe_load_all(muster("render", str(job_file)).stdout))
+    assert [with_parsed_trainer(each) for each in as_json["items"]] == [with_parsed_trainer(each) for each in documents]
+
+
+def with_parsed_trainer(manifest: dict[str, Any]) -> dict[str, Any]:
+    for container in manifest["spec"].get("containers", ()):
+        for variable in container["env"]:
+            if variable["name"] == "MUSTER_TRAINER":
+                variable["value"] = json.loads(variable["value"])
+    return manifest
+
+
+def test_render_prints_the_trainer_in_lines_that_a_screen_shows(job_file: Path) -> None:
+    assert max(map(len, muster("render", str(job_file)).stdout.splitlines())) < 140
 
 
 def test_a_side_car_without_an_image_is_refused_with_the_name_of_the_trainer(job_file: Path) -> None:
