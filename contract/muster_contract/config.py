@@ -16,40 +16,41 @@ MOST_SEED = 2**63 - 1
 
 @dataclass(frozen=True)
 class Key:
-    """A key of `config`: its default, the required kind of value in words, and a check of the value."""
+    """A key of `config`: its default, the required kind of value in words, a check of the value, and its meaning."""
 
     name: str
     default: Any
     needed: str
     holds: Callable[[object], bool]
+    doc: str = ""
 
 
-def whole(name: str, default: int, *, least: int, most: int = MOST_SEED) -> Key:
+def whole(name: str, default: int, *, least: int, most: int = MOST_SEED, doc: str = "") -> Key:
     upper = "" if most == MOST_SEED else f" and at most {most}"
-    return Key(name, default, f"a whole number of at least {least}{upper}", lambda v: _whole(v) and least <= v <= most)
+    return Key(name, default, f"a whole number of at least {least}{upper}", lambda v: _whole(v) and least <= v <= most, doc)
 
 
-def number(name: str, default: float, *, positive: bool = False) -> Key:
+def number(name: str, default: float, *, positive: bool = False, doc: str = "") -> Key:
     def holds(value: object) -> bool:
         return _number(value) and (value > 0 if positive else value >= 0)
 
-    return Key(name, default, "a number above 0" if positive else "a number that is not negative", holds)
+    return Key(name, default, "a number above 0" if positive else "a number that is not negative", holds, doc)
 
 
-def choice(name: str, default: str, *others: str) -> Key:
+def choice(name: str, default: str, *others: str, doc: str = "") -> Key:
     values = (default, *others)
-    return Key(name, default, " or ".join(values), lambda value: isinstance(value, str) and value in values)
+    return Key(name, default, " or ".join(values), lambda value: isinstance(value, str) and value in values, doc)
 
 
-def flag(name: str, *, default: bool) -> Key:
-    return Key(name, default, "true or false", lambda value: isinstance(value, bool))
+def flag(name: str, *, default: bool, doc: str = "") -> Key:
+    return Key(name, default, "true or false", lambda value: isinstance(value, bool), doc)
 
 
-def folder(name: str) -> Key:
+def folder(name: str, *, doc: str = "") -> Key:
     def holds(value: object) -> bool:
         return isinstance(value, str) and not ({"..", "."} & set(value.split("/")) or is_reserved(value) or value.endswith("/"))
 
-    return Key(name, "", "the name of a folder (such as model), or an absolute path,", holds)
+    return Key(name, "", "the name of a folder (such as model), or an absolute path,", holds, doc)
 
 
 def widths(name: str, default: list[int]) -> Key:
@@ -60,20 +61,20 @@ def widths(name: str, default: list[int]) -> Key:
 
 
 COMMON_KEYS: tuple[Key, ...] = (
-    whole("epochs", 15, least=1),
-    number("learningRate", 0.05, positive=True),
-    whole("warmupSteps", 0, least=0),  # steps over which the learning rate grows from near 0
-    choice("optimizer", "SGD", "Adam", "AdamW"),
-    number("momentum", 0.9),  # of SGD
-    number("weightDecay", 0.0),  # L2 for SGD and Adam, decoupled for AdamW
-    number("gradientClipNorm", 0.0),  # the largest norm of the whole gradient; 0: no limit
-    choice("nanLoss", "Stop", "Skip", "Continue"),  # what happens if the loss is not a finite number
-    whole("seed", 0, least=0),
-    flag("deterministic", default=True),
-    choice("precision", "Float32", "BFloat16"),  # of the forward pass; everything else is float32
-    folder("export"),  # folder of the trained model, below the checkpoint directory; "": no export
-    whole("evaluateEveryEpochs", 0, least=0),  # 0: only at the end
-    number("stepDelaySeconds", 0.0),  # slows each step down, to try faults by hand
+    whole("epochs", 15, least=1, doc="Passes over all samples"),
+    number("learningRate", 0.05, positive=True, doc="Size of an update, before batch.learningRateScaling"),
+    whole("warmupSteps", 0, least=0, doc="Steps over which the learning rate grows from near 0"),
+    choice("optimizer", "SGD", "Adam", "AdamW", doc="Used unless the module has an optimizer"),
+    number("momentum", 0.9, doc="Of SGD"),
+    number("weightDecay", 0.0, doc="L2 for SGD and Adam, decoupled for AdamW"),
+    number("gradientClipNorm", 0.0, doc="Largest norm of the whole gradient, or 0 for no limit"),
+    choice("nanLoss", "Stop", "Skip", "Continue", doc="What happens if the loss is not a finite number"),
+    whole("seed", 0, least=0, doc="Of the parameters and of the order of samples"),
+    flag("deterministic", default=True, doc="Whether a run can be repeated bit for bit"),
+    choice("precision", "Float32", "BFloat16", doc="Of the forward pass; everything else is Float32"),
+    folder("export", doc="Where the trained model is written, below the checkpoints"),
+    whole("evaluateEveryEpochs", 0, least=0, doc="Epochs between evaluations, or 0 for one at the end"),
+    number("stepDelaySeconds", 0.0, doc="Slows each step down, to try faults by hand"),
 )
 
 

@@ -141,8 +141,7 @@ class Variable(ApiModel):
     value: str | None = Field(default=None, max_length=32768, description="Its value. Write numbers in quotes. Default: an empty text.")
     value_from: dict[str, Any] | None = Field(
         default=None,
-        description="Where the value comes from, as in a pod: secretKeyRef, configMapKeyRef, fieldRef or resourceFieldRef. In a local run, "
-        "your own environment has to have a variable from a Secret or ConfigMap.",
+        description="Source of the value, as in a pod, such as secretKeyRef. A local run takes it from your environment.",
     )
 
 
@@ -180,9 +179,9 @@ class Trainer(ApiModel):
     preload: list[ModuleName] | None = Field(
         default=None,
         max_length=64,
-        description="Python modules that are imported before a process of the next attempt is needed. For a module: what it imports, such "
-        "as transformers. For a script: what libraries import later, such as transformers.models.llama, besides the imports at its "
-        "beginning. It must register its state, or have a callback of muster_training.",
+        description="Modules that are imported before the next attempt needs them: what a module imports, such as transformers, or what "
+        "libraries of a script import later, such as transformers.models.llama. A script must register its state, or have a callback "
+        "of muster_training.",
     )
     env: list[Variable] | None = Field(
         default=None,
@@ -195,8 +194,8 @@ class Trainer(ApiModel):
     )
     config: dict[str, Any] = Field(
         default_factory=dict,
-        description="Settings of the training. Bundled tasks check their settings, and other programs accept any. Common settings: "
-        "epochs, learningRate, seed, deterministic, precision.",
+        description="Settings of the training. Bundled tasks check their settings, and other programs accept any. The fields below are "
+        "those of all tasks and modules.",
     )
     input: Input = Field(default_factory=Input, description="How samples are read, for task and module.")
     supervisor: SupervisorMode = Field(

@@ -22,6 +22,7 @@ from muster.admission.read import parse_job, read_job
 from muster.api.spec import CHIEF, EVALUATOR, PS, WORKER, TrainingJobSpec
 from muster.api.status import TrainingJobStatus
 from muster.strategies.registry import BUILT_IN, RESERVED_BUILT_IN
+from muster_contract.config import COMMON_KEYS
 from tests.support.golden_jobs import JOBS as GOLDEN_JOBS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -53,9 +54,8 @@ NODES = list(nodes(schema()))
 def test_every_level_has_a_type_and_only_structural_keywords():
     for path, node in NODES:
         assert set(node) <= ALLOWED, path
-        assert node.get("type") in ("object", "array", "string", "integer", "number", "boolean") or node.get(
-            "x-kubernetes-int-or-string"
-        ), path
+        has_type = node.get("type") in ("object", "array", "string", "integer", "number", "boolean")
+        assert has_type or node.get("x-kubernetes-int-or-string") or node.get("x-kubernetes-preserve-unknown-fields"), path
         assert ("properties" in node) + ("additionalProperties" in node) <= 1, path
         assert node.get("type") != "array" or "items" in node, path
 
@@ -101,7 +101,7 @@ def test_fields_that_rules_read_are_bounded():
     looked_into = [path for path in cel.validations() if path[:1] == ("spec",)] + [("spec", "roles", "*", "resources", "limits")]
     for path, node in NODES:
         inside = any(path[: len(prefix)] == prefix for prefix in looked_into if len(prefix) > 1)
-        if not inside or {"command", "args"} & set(path[-2:]):  # rules only check that these exist
+        if not inside or {"command", "args", "config"} & set(path[-2:]):  # rules only check that these exist
             continue
         bound = {"array": "maxItems", "string": "maxLength"}.get(node.get("type", "string"))
         if "enum" not in node and bound:
@@ -191,6 +191,14 @@ def test_the_messages_of_rules_for_containers_do_not_depend_on_the_list():
     assert not any("ontainers" in message for message in messages["containers"])
 
 
+def test_shared_settings_are_documented_and_take_any_value():
+    settings = schema()["properties"]["spec"]["properties"]["trainer"]["properties"]["config"]
+    assert settings["x-kubernetes-preserve-unknown-fields"], "a task has settings of its own"
+    assert set(settings["properties"]) == {key.name for key in COMMON_KEYS}
+    assert "Adam" in settings["properties"]["optimizer"]["description"]
+    assert "type" not in settings["properties"]["epochs"]
+
+
 def test_conditions_are_a_list_map_by_type():
     conditions = schema()["properties"]["status"]["properties"]["conditions"]
     assert conditions["x-kubernetes-list-type"] == "map"
@@ -208,7 +216,7 @@ def test_paths_of_columns_and_of_the_scale_subresource_exist():
 
 
 def test_the_crd_is_small_enough_for_client_side_apply():
-    assert len(text().encode()) < 120_000, "kubectl keeps it in an annotation of at most 262,144 bytes"
+    assert len(text().encode()) < 130_000, "kubectl keeps it in an annotation of at most 262,144 bytes"
 
 
 def test_the_file_in_the_repository_is_current():
@@ -265,8 +273,8 @@ def test_the_schema_refuses_invalid_fields(field, value):
 def violations(value: Any, node: dict[str, Any], path: str = "") -> Iterator[str]:
     """The violations of a structural schema by a value, for the keywords of the CRD."""
     kinds = {"object": dict, "array": list, "string": str, "integer": int, "number": (int, float), "boolean": bool}
-    kind = kinds[node["type"]] if "type" in node else (int, str)
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+    kind = kinds[node["type"]] if "type" in node else object if "x-kubernetes-preserve-unknown-fields" in node else (int, str)
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind not in (bool, object)):
         yield f"{path}: is no {node.get('type')}"
         return
     checks = {
