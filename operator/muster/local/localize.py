@@ -14,7 +14,11 @@ from muster.api.spec import Storage, SupervisorMode, Trainer
 from muster.local.errors import FieldError
 from muster.local.rundir import RunDirectory, RunFolder
 from muster.strategies.registry import strategy_of
+from muster_contract.config import COMMON_KEYS
+from muster_contract.tasks import TASKS
 
+_EXPECTED = ("epochs", "learningRate", "optimizer")
+"""Settings whose defaults surprise those who do not set them."""
 GPU_RESOURCES = ("gpu", "tpu", "npu", "hpu")
 
 
@@ -98,6 +102,22 @@ def _path_of(word: str, cwd: Path, folder: Path) -> str | None:
     return str(folder / word) if os.path.isfile(folder / word) else None
 
 
+def _defaults(job: TrainingJob) -> list[str]:
+    """The settings that the job leaves to Muster, if a user may expect others."""
+    trainer, application = job.spec.trainer, job.spec.recovery.application
+    lines = []
+    if trainer.module is not None or trainer.task in TASKS:
+        keys = TASKS[trainer.task].keys if trainer.task else COMMON_KEYS
+        unset = {key.name: key.default for key in keys if key.name in _EXPECTED and key.name not in trainer.config}
+        if unset:
+            values = ", ".join(f"{name}: {value}" for name, value in unset.items())
+            own = "; an optimizer of the module takes precedence" if trainer.module else ""
+            lines.append(f"defaults of trainer.config: {values}{own}")
+    if "limit" not in application.model_fields_set and application.limit:
+        lines.append(f"if your code fails, the job restarts, at most {application.limit} times (recovery.application.limit)")
+    return lines
+
+
 def remarks(job: TrainingJob, *, gpus: int, job_file: Path) -> list[str]:
     """Sentences on how the local run differs from a run on a cluster."""
     lines = []
@@ -129,6 +149,7 @@ def remarks(job: TrainingJob, *, gpus: int, job_file: Path) -> list[str]:
     if job.spec.trainer.supervisor is SupervisorMode.DISABLED:
         lines.append("trainer.supervisor is Disabled, so steps and checkpoints of the job are not shown")
     lines += [f"warning: {each}" for each in doubts(job)]
+    lines += _defaults(job)
     if job.spec.suspend:
         lines.append("spec.suspend is true in the file; `muster run` ignores it and runs the job")
     return lines

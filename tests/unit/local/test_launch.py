@@ -208,6 +208,38 @@ def test_differences_of_local_runs_are_remarks_and_no_errors() -> None:
     assert not [line for line in remarks(gpus, gpus=2, job_file=Path("job.yaml")) if "GPU" in line]
 
 
+DEFAULTS = "defaults of trainer.config: "
+RETRIES = "if your code fails, the job restarts, at most 3 times (recovery.application.limit)"
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({"trainer": {"task": "digits"}}, [f"{DEFAULTS}epochs: 15, learningRate: 0.05, optimizer: SGD", RETRIES]),
+        ({"trainer": {"task": "skewed", "config": {"epochs": 2}}}, [f"{DEFAULTS}learningRate: 0.001, optimizer: Adam", RETRIES]),
+        ({"trainer": {"script": "train.py"}}, [RETRIES]),
+        (
+            {
+                "trainer": {"module": "model", "config": {"epochs": 1, "learningRate": 0.1, "optimizer": "Adam"}},
+                "recovery": {"application": {"limit": 3}},
+            },
+            [],
+        ),
+    ],
+)
+def test_a_local_run_names_the_defaults_that_a_user_may_not_expect(spec: dict[str, Any], expected: list[str]) -> None:
+    lines = remarks(job(**spec), gpus=0, job_file=Path("job.yaml"))
+    assert [line for line in lines if line.startswith(("defaults", "if your code"))] == expected
+
+
+def test_a_variable_of_the_job_overrides_yours_and_one_of_a_secret_comes_from_you() -> None:
+    secret = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "token"}}}
+    env = [{"name": "LEVEL", "value": "debug"}, {"name": "FILE", "value": "$(LEVEL).txt"}, secret]
+    launch = launched({"LEVEL": "mine", "TOKEN": "t"}, trainer={"script": "train.py", "env": env})
+    assert [launch.env[name] for name in ("LEVEL", "FILE", "TOKEN")] == ["debug", "debug.txt", "t"]
+    assert [line for line in launch.ignored if "TOKEN" in line] != []
+
+
 def test_a_local_run_says_that_it_ignores_resource_claims() -> None:
     claims = [{"name": "gpus", "resourceClaimTemplateName": "h100"}]
     lines = remarks(job(roles={"worker": {"replicas": 1, "resourceClaims": claims}}), gpus=0, job_file=Path("job.yaml"))
