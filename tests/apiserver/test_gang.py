@@ -158,7 +158,7 @@ def test_a_job_has_a_pod_group_and_shows_the_reason_why_its_gang_waits(group: st
         assert (label, annotation) == (("digits", None) if group == COSCHEDULING else (None, "digits"))
         assert pod["spec"]["schedulerName"] == ("scheduler-plugins-scheduler" if group == COSCHEDULING else "volcano")
         kubelet.set_status(pod, {"conditions": [unscheduled]})
-    expected = f"attempt 0 waits for nodes for 2 pods at once (PodGroup digits of {group}): Unschedulable: 0/3 nodes are available"
+    expected = f"waiting for nodes for 2 pods at once (PodGroup digits of {group}): Unschedulable: 0/3 nodes are available"
     wait_until(lambda: jobs.status("digits").get("message") == expected, "the status says what the job waits for")
     status = jobs.status("digits")
     assert (status["phase"], status["gangScheduler"]) == ("Pending", group)

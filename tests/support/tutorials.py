@@ -17,7 +17,7 @@ SECONDS = 300.0
 _FENCE = re.compile(r"```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"`([\w-]+\.yaml)`")
 _NUMBER = re.compile(r"\d[\d,.]*(?::\d\d)*")
-_OPTIONAL = ("running: step", "pending:", "starting:", "running: attempt")
+_OPTIONAL = ("running: step", "pending:", "starting:", "running: all replicas")
 """Lines of progress. How many there are depends on the speed of the machine."""
 
 

@@ -276,35 +276,31 @@ def summary() -> str:
 
 
 SENTENCES: Mapping[Callable[[], str], str] = {
-    held_back: "attempt 1 begins at 10:00:30 UTC (back-off), after UserError of worker-0: termination message",
-    awaited_replicas: "attempt 0 waits for worker-97, worker-98, worker-99 (97 of 100 run): ImagePullBackOff",
-    awaited_after_a_failure: "attempt 1 waits for worker-1 (1 of 2 run), after Preempted of worker-1: saved at step 340",
+    held_back: "worker-0 failed: termination message. Attempt 1 begins at 10:00:30 UTC",
+    awaited_replicas: "waiting for worker-97, worker-98, worker-99 (97 of 100 run): ImagePullBackOff",
+    awaited_after_a_failure: ("worker-1 was asked to stop: saved at step 340. Restarting; waiting for worker-1 (1 of 2 run)"),
     awaited_older_pods: (
-        "attempt 1 waits for digits-worker-0, digits-worker-1 of an older attempt to be gone, after Preempted of worker-1: saved "
-        "at step 340"
+        "worker-1 was asked to stop: saved at step 340. Restarting; waiting for the old pods digits-worker-0, digits-worker-1 to go"
     ),
-    awaited_input: "attempt 0 waits for input base (3.1 GB of 8.0 GB on the slowest replica; 1 of 2 replicas have it)",
-    no_steps: "attempt 0: all replicas run; the program has reported no step",
-    late_start: "not all replicas ran within 100 s: worker-1 (1 of 2 run): ImagePullBackOff: no such image",
-    not_valid: "the job is not valid, so nothing is started: spec.batch.globalSize: write at least 1",
+    awaited_input: "waiting for input base (3.1 GB of 8.0 GB on the slowest replica; 1 of 2 replicas have it)",
+    no_steps: "all replicas run; the program has not reported a step",
+    late_start: "the job did not start within 100 s: it waited for worker-1 (1 of 2 run): ImagePullBackOff: no such image",
+    not_valid: "the job is not valid, so nothing starts: spec.batch.globalSize: write at least 1",
     spent_budget: (
-        "your code failed once (limit: 0 restarts); worker-0: the container ran out of memory: raise "
+        "your code failed once (limit: 0 restarts). The last error: worker-0: the container ran out of memory: raise "
         "resources.limits.memory of its container in spec.roles.worker.template (rank 0: ended by signal 9 (SIGKILL))"
     ),
-    still_running: "completed; still running, and holding resources, because cleanPodPolicy is None: worker-1",
-    missing_claim: "there is no claim ckpt in this namespace: the pods wait for it, 1800 s at most; create it as ReadWriteMany",
+    still_running: "the training has finished. Because cleanPodPolicy is None, these pods still hold resources: worker-1",
+    missing_claim: "there is no claim ckpt in this namespace. Create it as ReadWriteMany; the pods wait for it for 1800 s",
     short_grace_period: (
-        "attempt 0: worker-1 on node-b was asked to stop with a grace period of 40 s; a save takes up to 65 s, and pods created "
-        "from now on allow 120 s: where a node gives less, raise shutdownGracePeriod of its kubelet, or drain with a longer "
-        "--grace-period"
+        "worker-1 on node-b was asked to stop with 40 s to save. A save takes up to 65 s, and new pods get 120 s. Where a node gives "
+        "less, raise shutdownGracePeriod of its kubelet, or drain with a longer --grace-period"
     ),
     slow_rank: "rank 2 (worker-2) takes 0.08 s per step; the median is 0.02 s",
-    restart: "attempt 1 follows attempt 0, which failed (Application): UserError of worker-0: ValueError: no such column",
-    recovery: (
-        "attempt 1 reached its first new step 1.68 s after the failure (detect 0.12, schedule 1.00, start 0.30, load 0.05, first step 0.20)"
-    ),
-    recovery_without_steps: "attempt 1 runs again, and has reported no step, 2.50 s after the failure (detect 0.00, schedule 2.50)",
-    hang: "no step after step 5 for 60 s, while Training",
+    restart: "worker-0 failed: ValueError: no such column. Restarting as attempt 1 (failure class Application)",
+    recovery: ("attempt 1 trains again 1.68 s after the failure (detect 0.12, schedule 1.00, start 0.30, load 0.05, first step 0.20)"),
+    recovery_without_steps: "attempt 1 runs again 2.50 s after the failure (detect 0.00, schedule 2.50)",
+    hang: "no new step for 60 s after step 5, while training",
     different_environments: "environments differ: worker-1 (rank 1) has version 2.14.0, worker-0 (rank 0) has 2.15.0",
     unknown_field: "job.yaml:7: spec.suspended: is not a field of spec; did you mean suspend?",
     wrong_type: 'job.yaml:7: spec.roles.worker.replicas: must be a whole number of at least 1, not "2": take the quotes away',
@@ -326,9 +322,9 @@ SENTENCES: Mapping[Callable[[], str], str] = {
         "1. No node has enough free CPU for a pod (worker-0, worker-1, worker-2 and 2 more).\n"
         "You may not read nodes, so causes there are not shown."
     ),
-    ended_attempt: "attempt 0 ended: worker-1: ended by signal 9",
-    resumed_attempt: "attempt 1: resumed at step 320, 4 steps redone",
-    stop_without_a_save: "stopped; nothing was saved. Start again with: muster run job.yaml --resume",
+    ended_attempt: "worker-1 was killed: ended by signal 9",
+    resumed_attempt: "attempt 1: resumed at step 320; 4 steps are done again",
+    stop_without_a_save: "stopped, and nothing was saved. Start again with: muster run job.yaml --resume",
     summary: ("tiny succeeded, 345 steps, loss 0.0912, 2 restarts\nevaluation: accuracy 0.9722\nlogs and checkpoints: runs/tiny"),
 }
 

@@ -17,7 +17,7 @@ from muster.api.times import format_time
 from muster.control.cluster import Unreadable
 from muster.kubernetes.objects import Object
 from muster.lifecycle.changes import AttemptChange, attempt_changes, changed_condition, new_notices
-from muster.lifecycle.present.message import failure_sentence
+from muster.lifecycle.present.message import after_failure, failure_sentence
 from muster.lifecycle.recording.phases import recovery_sentence
 from muster_contract.checkpoint_layout import parse_checkpoint_name
 
@@ -59,7 +59,7 @@ def events_between(old: TrainingJobStatus, new: TrainingJobStatus) -> Iterator[J
             yield JobEvent(reason, condition.message, mark=condition.message, warning=True)
     avoided = {node.name for node in old.avoided_nodes}
     for node in (node for node in new.avoided_nodes if node.name not in avoided):
-        message = f"node {node.name} is avoided until {node.until:%H:%M:%S} UTC, because {_attempts(node.deaths)} failed on it"
+        message = f"{_attempts(node.deaths)} failed on node {node.name}, so new pods avoid it until {node.until:%H:%M:%S} UTC"
         yield JobEvent("NodeAvoided", message, mark=f"{node.name} {node.until}", warning=True)
     before, ready = old.condition(ConditionType.READY), new.condition(ConditionType.READY)
     if ready and ready.reason is Reason.REPLICAS_REFUSED and (before is None or before.reason is not Reason.REPLICAS_REFUSED):
@@ -130,9 +130,7 @@ def _attempt(change: AttemptChange, status: TrainingJobStatus) -> Iterator[JobEv
     if change.old is None:
         yield _start(record, change.previous)
     if change.old and change.is_corrected:
-        message = (
-            f"attempt {record.attempt} has failure class {record.failure_class}, not {change.old.failure_class}: {failure_sentence(record)}"
-        )
+        message = f"{failure_sentence(record)}. This counts as {record.failure_class}, not {change.old.failure_class}"
         yield JobEvent("FailureCorrected", message, mark=f"{record.attempt} {record.failure_class}")
     if change.blames_a_device:
         where = f" on {record.node}" if record.node else ""
@@ -140,7 +138,7 @@ def _attempt(change: AttemptChange, status: TrainingJobStatus) -> Iterator[JobEv
     if change.has_stacks:
         yield JobEvent("Hang", f"attempt {record.attempt}: {record.message}\n{record.stacks}", mark=mark, warning=True)
     if change.has_resumed and record.step_resumed:
-        redone = f", {record.steps_lost} steps are redone" if record.steps_lost else ""
+        redone = f". {record.steps_lost} steps are done again" if record.steps_lost else ""
         source = "" if record.attempt else _of_earlier_job(status)
         yield JobEvent("Resumed", f"attempt {record.attempt} resumes at step {record.step_resumed}{source}{redone}", mark=mark)
     if change.has_recovered and record.phases:
@@ -157,16 +155,16 @@ def _of_earlier_job(status: TrainingJobStatus) -> str:
 def _start(record: AttemptRecord, previous: AttemptRecord | None) -> JobEvent:
     mark = str(record.attempt)
     if previous is not None and previous.failure_class is not None:
-        failure = f"attempt {previous.attempt}, which failed ({previous.failure_class}): {failure_sentence(previous)}"
-        return JobEvent("Restarting", f"attempt {record.attempt} follows {failure}", mark=mark, warning=True)
-    after = f", after {previous.reason.value}" if previous is not None and previous.reason is not None else ""
+        message = f"{after_failure(previous)}Restarting as attempt {record.attempt} (failure class {previous.failure_class})"
+        return JobEvent("Restarting", message, mark=mark, warning=True)
+    after = f" ({previous.reason.value})" if previous is not None and previous.reason is not None else ""
     return JobEvent("AttemptStarted", f"attempt {record.attempt} begins{after}", mark=mark)
 
 
 def _world(old: TrainingJobStatus, new: TrainingJobStatus) -> Iterator[JobEvent]:
     world = new.world
     if world and world.ready_time and not (old.world and old.world.attempt == world.attempt and old.world.ready_time):
-        yield JobEvent("WorldReady", f"attempt {world.attempt}: all {len(world.members)} replicas run", mark=str(world.attempt))
+        yield JobEvent("WorldReady", f"all {len(world.members)} replicas of attempt {world.attempt} run", mark=str(world.attempt))
 
 
 def _phases(old: TrainingJobStatus, new: TrainingJobStatus) -> Iterator[JobEvent]:
@@ -175,8 +173,8 @@ def _phases(old: TrainingJobStatus, new: TrainingJobStatus) -> Iterator[JobEvent
     if new.phase is Phase.SUCCEEDED:
         complete = new.condition(ConditionType.COMPLETE)
         is_silent = complete is not None and complete.reason is Reason.COMPLETED_WITHOUT_REPORT
-        yield JobEvent("Succeeded", new.message if is_silent else "the job has completed")
+        yield JobEvent("Succeeded", new.message if is_silent else "the job has succeeded")
     elif new.phase is Phase.FAILED:
         yield JobEvent("Failed", new.message, warning=True)
     elif new.phase is Phase.SUSPENDED:
-        yield JobEvent("Suspended", "no replica is left; the job waits", mark=str(new.attempt))
+        yield JobEvent("Suspended", "the job is suspended, and its pods are gone", mark=str(new.attempt))

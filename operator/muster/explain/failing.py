@@ -62,7 +62,7 @@ TAKEN_AWAY: tuple[Cause, ...] = rows(
     (
         "PodDeleted",
         r"^(?:PodDeleted|ReplicaLost|Disrupted)",
-        "{subject} was deleted, but not by Muster: {message}",
+        "the pod of {subject} was deleted: {message}",
         "look for a user or program that deletes pods of this namespace; the job resumes",
     ),
 )
@@ -278,7 +278,7 @@ PROGRAM: tuple[Cause, ...] = rows(
     (
         "Hang",
         r"^Hang: (?P<what>.*)",
-        "{subject} made no progress and was stopped: {what}",
+        "{subject} hung, and was stopped: {what}",
         "status.attempts[].stacks has the stack of each rank (kubectl describe); raise recovery.hang where steps or saves take longer",
     ),
     (
@@ -307,7 +307,7 @@ PROGRAM: tuple[Cause, ...] = rows(
     ),
     (
         "PeerLost",
-        "{subject} lost a peer, and no replica reports the cause: {message}",
+        "{subject} lost the connection to another replica, and no replica says why: {message}",
         "see the logs of all ranks: {logs}; look at the network and at the nodes",
     ),
     (
@@ -324,31 +324,31 @@ GIVEN_UP: tuple[Cause, ...] = rows(
     (
         "DeadlinePassed",
         r"^ActiveDeadlineExceeded: (?P<what>.*)",
-        "the job reached its activeDeadlineSeconds: {what}",
+        "{what}",
         "raise activeDeadlineSeconds, then use muster restart: the job resumes from its last commit",
     ),
     (
         "UsageLimit",
         r"^(DeviceHours|Cost)LimitReached: (?P<what>.*)",
-        "the job reached a limit of what it may use: {what}",
+        "{what}",
         "raise the limit in spec.usageLimits, then use muster restart: the job resumes from its last commit",
     ),
     (
         "NoProgress",
         r"^NoProgress: (?P<what>.*)",
-        "the job failed, because several attempts in a row did no new step: {what}",
+        "the job failed: {what}",
         "remove the cause of the failures, then use muster restart; recovery.attemptsWithoutProgress is the limit",
     ),
     (
         "BudgetExceeded",
         r"^(?:Preemption|Infrastructure|Application)LimitExceeded: (?P<what>.*)",
-        "the job failed too often: {what}",
+        "the job failed: {what}",
         "remove the cause of the failures, then use muster restart; spec.recovery has the budgets",
     ),
     (
         "StartupDeadline",
         r"^StartupDeadlineExceeded: (?P<what>.*)",
-        "the job did not start in time: {what}",
+        "{what}",
         "provide what it waited for, or raise startupDeadlineSeconds; then use muster restart",
     ),
     (

@@ -20,12 +20,12 @@ SLOW: tuple[Cause, ...] = rows(
     [Source.STATE, Source.CONDITION, Source.NOTICE],
     (
         "ReportsStopped",
-        "the replicas run and have reported nothing for {message}",
+        "the replicas run, but have reported nothing for {message}",
         "look at the operator, and at network policies between the pods and its channel; muster logs shows whether the pods train",
     ),
     (
         "NoFirstStep",
-        "all replicas run, but they have done no step for {message}",
+        "all replicas run, but have made no step for {message}",
         "see muster logs: large models and data load slowly; processes that cannot reach each other wait here, too (network policies)",
     ),
     (
@@ -81,13 +81,13 @@ STATES: tuple[Cause, ...] = rows(
     ("Succeeded", r"^Succeeded", "the job has succeeded{message}", "nothing"),
     (
         "CompletedWithoutReport",
-        "the program ended with exit code 0, and reported no step and no checkpoint, so it is unknown whether it trained",
+        "the program ended with exit code 0, but reported no step and no checkpoint, so nobody knows whether it trained",
         "see muster logs; a program that calls muster_training.report shows its steps (docs/own-loop.md)",
     ),
     ("Suspending", r"^Suspending", "the job is being suspended: its replicas save and stop", "wait"),
     (
         "HeldBack",
-        "the next attempt waits until {message} (back-off after failures)",
+        "the job failed, and tries again at {message}",
         "wait, or remove the cause of the failures",
     ),
     ("Running", r"^Running", "the job runs{message}", "nothing"),
@@ -115,7 +115,7 @@ RISKS: tuple[Cause, ...] = rows(
     (
         "ResumedTooEarly",
         r"^StartedOver: (?P<what>.*)",
-        "the job did not resume at its newest commit: {what}",
+        "the job did not resume from its newest checkpoint: {what}",
         "see the notices of the job: that commit was damaged, or could not be read",
     ),
     (

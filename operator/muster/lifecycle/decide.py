@@ -143,7 +143,7 @@ def _completed(status: TrainingJobStatus, facts: Facts, _: bool) -> Moved:
     """Ends a job that has succeeded. If the program reported nothing, only its exit code is known."""
     status = attempts.with_end(status, facts, Reason.COMPLETED)
     if facts.counts_steps(status) or status.progress is not None or status.checkpoint is not None:
-        return status, Ended(Reason.COMPLETED, "completed")
+        return status, Ended(Reason.COMPLETED, "the training has finished")
     message = "the program ended with exit code 0, and reported no step and no checkpoint"
     return status, Ended(Reason.COMPLETED_WITHOUT_REPORT, message)
 

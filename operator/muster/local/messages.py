@@ -9,7 +9,7 @@ from muster.api.figures import duration, rounded
 from muster.api.job import TrainingJob
 from muster.api.status import AttemptRecord, ConditionType, Phase, Reason, TrainingJobStatus
 from muster.lifecycle.changes import attempt_changes, changed_condition, new_notices
-from muster.lifecycle.present.message import failure_sentence
+from muster.lifecycle.present.message import after_failure, failure_sentence
 from muster.lifecycle.recording.phases import recovery_sentence
 from muster.local.files import tail_of
 from muster.local.outcome import last_failure
@@ -29,7 +29,7 @@ def change_lines(before: TrainingJobStatus, after: TrainingJobStatus) -> list[st
     lines = []
     for change in attempt_changes(before, after):
         if change.has_settled and not after.phase.final:
-            lines.append(f"attempt {change.record.attempt} ended: {cause_text(change.record)}")
+            lines.append(_end(change.record))
         if change.has_resumed:
             lines += _resumed(change.record)
         if change.has_recovered and change.record.phases:
@@ -41,16 +41,19 @@ def change_lines(before: TrainingJobStatus, after: TrainingJobStatus) -> list[st
 
 
 def _resumed(record: AttemptRecord) -> list[str]:
-    lost = f", {_steps(record.steps_lost)} redone" if record.steps_lost else ""
+    lost = f"; {_steps(record.steps_lost)} {'is' if record.steps_lost == 1 else 'are'} done again" if record.steps_lost else ""
     if record.step_resumed:
         return [f"attempt {record.attempt}: resumed at step {record.step_resumed}{lost}"]
-    return [f"attempt {record.attempt}: no checkpoint to resume from, starts at step 0{lost}"] if record.attempt else []
+    return [f"attempt {record.attempt}: there is no checkpoint, so it starts over at step 0{lost}"] if record.attempt else []
 
 
-def cause_text(record: AttemptRecord) -> str:
-    """Why an attempt ended: the replica, and its message or else the reason."""
-    message = shortened(record.message) or (record.reason.value if record.reason else "it ended")
-    return f"{record.replica}: {message}" if record.replica and record.replica not in message else message
+def _end(record: AttemptRecord) -> str:
+    """Why an attempt ended."""
+    if record.failure_class is not None:
+        return shortened(failure_sentence(record))
+    return (
+        f"attempt {record.attempt} ended: {shortened(record.message) or (record.reason.value if record.reason else 'no reason is known')}"
+    )
 
 
 def shortened(text: str) -> str:
@@ -70,9 +73,8 @@ def progress_line(status: TrainingJobStatus) -> str:
 
 def _without_cause(status: TrainingJobStatus) -> str:
     """The message of the status without the cause of the last failure, because a line of its own shows that."""
-    failed = last_failure(status)
-    cause = failure_sentence(failed) if failed else ""
-    return status.message.replace(f", after {cause}", "").replace(f" ({cause})", "") if cause else status.message
+    message = status.message.removeprefix(after_failure(last_failure(status)))
+    return message[:1].lower() + message[1:]
 
 
 def figures(status: TrainingJobStatus) -> list[str]:
@@ -131,10 +133,10 @@ def failure(job: TrainingJob, job_file: str, log: Path | None) -> list[str]:
     subject = f"{job_file}: {job.metadata.name} cannot run as written" if is_misconfigured else f"{job.metadata.name} failed"
     lines = [f"{subject}: {status.message or reason}"]
     if record is not None and record.message and record.message not in lines[0]:
-        lines.append(f"  {cause_text(record)}")
+        lines.append(f"  {shortened(failure_sentence(record))}")
     if log is not None and log.exists():
         tail = [] if is_misconfigured else log_tail(log)
-        lines.append(f"  log: {log}" + ("" if not tail else ", which ends with"))
+        lines.append(f"  log: {log}" + ("" if not tail else ", which ends with:"))
         lines += [f"  | {line}" for line in tail]
     return lines
 
@@ -143,14 +145,14 @@ def stopped(job: TrainingJob, code: ExitCode, resume_command: str) -> list[str]:
     """The last lines about a job that the user stopped. `resume_command` is the command that continues it."""
     status = job.status
     if code is ExitCode.PREEMPTED and status.checkpoint is not None:
-        return [f"saved at step {status.checkpoint.step}. Continue with: {resume_command}"]
+        return [f"stopped, and saved at step {status.checkpoint.step}. Continue with: {resume_command}"]
     if code is ExitCode.PREEMPTED and status.progress is None:
-        return [f"stopped before the first step, so no step is lost. Continue with: {resume_command}"]
+        return [f"stopped before the first step. Continue with: {resume_command}"]
     if code is ExitCode.PREEMPTED:
         return [f"stopped and saved. Continue with: {resume_command}"]
     if status.checkpoint is not None:
-        return [f"stopped without saving; the last checkpoint is of step {status.checkpoint.step}. Continue from it with: {resume_command}"]
-    return [f"stopped; nothing was saved. Start again with: {resume_command}"]
+        return [f"stopped without a save. Continue from the checkpoint of step {status.checkpoint.step} with: {resume_command}"]
+    return [f"stopped, and nothing was saved. Start again with: {resume_command}"]
 
 
 def log_tail(log: Path) -> Sequence[str]:

@@ -109,7 +109,7 @@ def _run_started(start: Start, settings: Settings, display: Display) -> ExitCode
     try:
         if start.finished:
             command = settings.resume_command.removesuffix(" --resume")
-            display.line(f"{start.job.metadata.name} has finished already; nothing to do. Start over with: {command} --fresh")
+            display.line(f"{start.job.metadata.name} has finished. Start over with: {command} --fresh")
             return ExitCode.COMPLETED
         ports = None if settings.ports is None else str(settings.ports)
         start.directory.write_place(Place(str(settings.job_file.absolute()), str(settings.cwd), ports))

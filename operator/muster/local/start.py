@@ -46,7 +46,7 @@ def open_run(job: TrainingJob, path: Path, *, resume: bool, fresh: bool, now: da
         raise FieldError(f"spec.preset: {no_file_for(job.spec.preset)}")
     if resume and not has_run(path):
         raise ConfigurationError(
-            f"{path}: {'has' if path.is_dir() else 'does not exist, so it has'} no run to resume; {_choices(path, command)}"
+            f"{path}: there is no run to resume{'' if path.is_dir() else ', not even a folder'}; {_choices(path, command)}"
         )
     directory = open_run_directory(path)
     try:
@@ -104,7 +104,7 @@ def _end_leftovers(run: TrainingJob, directory: RunDirectory, say: Callable[[str
     mark = directory.mark(run.metadata.uid)
     remaining = sweep(RUN_MARK, mark, grace_seconds=grace)
     if remaining:
-        say(f"{remaining} processes of an earlier run do not end; they have {RUN_MARK}={mark} in their environment")
+        say(f"{remaining} processes of an earlier run do not end. They have {RUN_MARK}={mark} in their environment")
 
 
 def _start_over(job: TrainingJob, run: TrainingJob | None, directory: RunDirectory, now: datetime, say: Callable[[str], None]) -> Start:

@@ -88,10 +88,10 @@ def of(status: dict[str, Any] | None, *pods: dict[str, Any], **fields: Any) -> S
     return Snapshot(now=NOW, job=fields.pop("job", None) or job(status), pods=pods, **fields)
 
 
-STARTING = {"phase": "Starting", "message": "attempt 0 waits for worker-0"}
+STARTING = {"phase": "Starting", "message": "waiting for worker-0"}
 GANG = {
     "phase": "Starting",
-    "message": "attempt 0 waits for nodes for 2 pods at once (PodGroup digits of scheduling.k8s.io): Unschedulable: no free CPU",
+    "message": "waiting for nodes for 2 pods at once (PodGroup digits of scheduling.k8s.io): Unschedulable: no free CPU",
 }
 GANG_WAITS = "minCount (2) cannot be satisfied: 0 scheduled, 1 remaining"
 REFUSED = {
@@ -110,7 +110,7 @@ SILENT = {
 
 
 LOST_PEER = {"attempt": 0, "class": "Infrastructure", "reason": "PeerLost", "message": "connection closed by peer", "replica": "worker-0"}
-RECOVERING = {"phase": "Recovering", "message": "attempt 1 waits for worker-0", "attempts": [LOST_PEER]}
+RECOVERING = {"phase": "Recovering", "message": "worker-1 failed. Restarting; waiting for worker-0", "attempts": [LOST_PEER]}
 ON_SILENT_NODE = (pod(node="node-1", status=RUNS, deletionTimestamp=ago(60)),)
 
 
@@ -429,7 +429,7 @@ NO_CPU = "0/4 nodes are available: 1 node(s) had untolerated taint(s), 3 Insuffi
 def test_a_waiting_gang_says_nothing_twice(messages: list[str], expected: list[str]) -> None:
     reasons = dict.fromkeys(brief(Source.SCHEDULING, "Unschedulable", each) for each in messages)
     gang = {"gangScheduler": "scheduling.k8s.io", "conditions": [{"type": "GangScheduled", "status": "False"}]}
-    message = f"attempt 0 waits for nodes for 3 pods at once (PodGroup digits of scheduling.k8s.io): {'; '.join(reasons)}"
+    message = f"waiting for nodes for 3 pods at once (PodGroup digits of scheduling.k8s.io): {'; '.join(reasons)}"
     pods = [pod(index, status=unscheduled(each)) for index, each in enumerate(messages)]
     explanation = explain(of({"phase": "Pending", "message": message, **gang}, *pods))
     assert [each.cause.id for each in explanation.findings] == expected

@@ -71,7 +71,7 @@ def test_pods_ask_for_the_preferred_class_only_and_the_time_of_the_wait_is_recor
     assert decision.wake is not None
     assert decision.wake <= at(610)
     assert mixed.condition("CapacityPreferred") == ("False", "WaitingForClass")
-    assert "pods of worker wait for nodes of class spot and may use on-demand too from 10:10:10 UTC" in mixed.status.message
+    assert "Pods of worker wait for nodes of class spot and may use on-demand too from 10:10:10 UTC" in mixed.status.message
 
 
 def test_after_the_time_only_pods_without_a_node_may_use_the_next_class() -> None:
@@ -87,7 +87,7 @@ def test_after_the_time_only_pods_without_a_node_may_use_the_next_class() -> Non
     decision = mixed.see(on("s1", "worker-0", attempt=1, waiting=True), seconds=612)
     assert created(decision) == ["worker-1/1"]
     assert mixed.condition("CapacityPreferred") == ("False", "FellBack")
-    assert "no node of class spot for 600 s, so pods of worker may also use on-demand" in mixed.status.message
+    assert "No node of class spot for 600 s, so pods of worker may also use on-demand" in mixed.status.message
     assert mixed.status.restarts.total == 0
 
 

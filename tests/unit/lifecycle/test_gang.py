@@ -51,7 +51,7 @@ def test_the_status_of_a_waiting_gang_has_the_reason_and_the_time() -> None:
     story = waiting_story()
     assert story.condition("GangScheduled") == ("False", "WaitingForGang")
     message = "nodes for 2 pods at once (PodGroup digits of scheduling.k8s.io): Unschedulable: 0/3 nodes are available: 3 Insufficient cpu"
-    assert story.status.message == f"attempt 0 waits for {message}"
+    assert story.status.message == f"waiting for {message}"
     condition = next(each for each in story.status.conditions if each.type == "GangScheduled")
     assert (condition.message, condition.last_transition_time) == (message, at(1))
 
@@ -60,7 +60,7 @@ def test_a_pod_that_waits_only_for_its_gang_adds_nothing_to_the_message() -> Non
     of_gang = {"phase": "Pending", "reason": "Unschedulable", "message": "pod group is unschedulable, minCount (2)", "waits_for_gang": True}
     own = {**UNSCHEDULABLE, "waits_for": "Unschedulable: no node has enough free CPU for a pod"}
     story = waiting_story()
-    sentence = "attempt 0 waits for nodes for 2 pods at once (PodGroup digits of scheduling.k8s.io)"
+    sentence = "waiting for nodes for 2 pods at once (PodGroup digits of scheduling.k8s.io)"
     story.see(replica("worker-0", **of_gang), replica("worker-1", **own), seconds=2)
     assert story.status.message == f"{sentence}: {own['waits_for']}"
     story.see(replica("worker-0", **of_gang), replica("worker-1", **of_gang), seconds=3)

@@ -72,7 +72,7 @@ def test_a_script_is_starting_until_its_first_step() -> None:
     story = running_story(1, trainer={"script": "train.py"})
     story.see(replica(), seconds=20)
     story.see(replica(report=report(step=1)), seconds=30)
-    assert story.status.message == "attempt 0 trains"
+    assert story.status.message == "training"
     story.see(replica(report=report(step=50)), seconds=110)
     goodput = story.status.goodput
     assert goodput is not None

@@ -133,7 +133,7 @@ def test_stacks_name_the_rank_that_caused_the_hang(stands: list[Stand], verdict:
     subject.see(replica(report=report(step=5, idleSeconds=60), reported=at(80)), *others, seconds=80)
     base = subject.status.attempts[0].message
     assert subject.status.attempt == 1
-    assert absent(base, "step 5", "60 s", "Training") == []
+    assert absent(base, "step 5", "60 s", "training") == []
     for reported in range(len(stands)):
         views = [replica_of(index, 81, stands[index] if index <= reported else None) for index in range(len(stands))]
         subject.see(*views, seconds=81)

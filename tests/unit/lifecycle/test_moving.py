@@ -194,7 +194,7 @@ def test_a_strategy_whose_workers_cannot_be_replaced_stays_and_says_so() -> None
 def test_the_message_says_which_node_goes_and_when() -> None:
     story = warned(notice("b", goes_at=140))
     story.see(*WORLD, seconds=20)
-    assert absent(story.status.message, "node b of worker-1 goes at 10:02:20 UTC", "moves once a replacement is ready") == []
+    assert absent(story.status.message, "Node b of worker-1 goes at 10:02:20 UTC", "moves once a replacement is ready") == []
 
 
 def test_a_new_leader_that_knows_no_nodes_yet_changes_nothing() -> None:

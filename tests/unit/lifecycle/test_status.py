@@ -98,10 +98,10 @@ def test_the_message_has_the_short_cause_if_there_is_one() -> None:
 def test_the_message_of_a_recovery_has_its_cause() -> None:
     story = running_story(2)
     story.see(failed("worker-1", 21, seconds=20, message="saved at step 340"), replica("worker-0"), seconds=20)
-    assert absent(story.status.message, "digits-worker-0", "digits-worker-1", "Preempted", "saved at step 340") == []
+    assert absent(story.status.message, "digits-worker-0", "digits-worker-1", "was asked to stop", "saved at step 340") == []
     story.see(replica("worker-0", attempt=1), replica("worker-1", attempt=1, phase="Pending"), seconds=30)
     assert "digits-worker" not in story.status.message
-    assert absent(story.status.message, "worker-1", "Preempted", "saved at step 340") == []
+    assert absent(story.status.message, "worker-1 was asked to stop", "saved at step 340") == []
 
 
 def test_the_message_of_a_failed_job_names_the_spent_budget() -> None:

@@ -222,7 +222,7 @@ def test_the_status_shows_a_success_without_any_reported_step_or_checkpoint(
     story.see(done("worker-0", termination=None if termination is None else words(0, **termination)), seconds=50)
     assert (story.status.phase, story.record.reason) == (Phase.SUCCEEDED, "Completed")
     assert story.condition("Complete") == ("True", reason)
-    assert story.status.message == ("completed" if reason == "Completed" else WITHOUT_REPORT)
+    assert story.status.message == ("the training has finished" if reason == "Completed" else WITHOUT_REPORT)
     before = story.status
     assert story.see(done("worker-0"), seconds=60).status == before
 

@@ -214,7 +214,7 @@ def test_a_limit_may_suspend_the_job_until_it_is_raised() -> None:
     assert story.status.phase is Phase.SUSPENDED
     assert story.condition("Suspended") == ("True", "DeviceHoursLimitReached")
     assert story.status.message == (
-        "suspended, because the job has used 1.02 of 1 device-hours (spec.usageLimits.deviceHours); raise or remove the limit to resume"
+        "suspended, because the job has used 1.02 of 1 device-hours (spec.usageLimits.deviceHours). Raise or remove the limit to resume"
     )
     story.departed = ()
     assert not created(story.see(seconds=10_000))

@@ -270,7 +270,7 @@ def _cause_of_deletion(view: ReplicaView, *, stopped: bool) -> Cause | None:
         return None
     termination = termination_of(view)
     reason = Reason(ExitCode(termination.code).reason) if termination and termination.code in _PREEMPTED else Reason.POD_DELETED
-    message = termination.message if termination and termination.message else f"{view.name} is being deleted, but not by Muster"
+    message = termination.message if termination and termination.message else "something other than Muster deleted it"
     cause = _cause(view, FailureClass.PREEMPTION, reason, message=message)
     return replace(cause, time=milliseconds(view.deleting or view.created))
 
@@ -322,7 +322,7 @@ def _lost_members(status: TrainingJobStatus, facts: Facts) -> list[Member]:
 
 
 def _loss(label: str, now: datetime) -> Cause:
-    return Cause(FailureClass.PREEMPTION, Reason.REPLICA_LOST, f"{label} was removed, but not by Muster", label, now)
+    return Cause(FailureClass.PREEMPTION, Reason.REPLICA_LOST, "something other than Muster removed it", label, now)
 
 
 def _cause(view: ReplicaView, failure_class: FailureClass, reason: Reason, *, message: str) -> Cause:

@@ -101,7 +101,7 @@ def _cause(view: ReplicaView, since: datetime, stall: Stall) -> Cause:
 def _sentence(stall: Stall) -> str:
     if not stall.step:
         return f"no first step within {stall.seconds:g} s of its start"
-    return f"no step after step {stall.step} for {stall.seconds:g} s, while {stall.activity}"
+    return f"no new step for {stall.seconds:g} s after step {stall.step}, while {stall.activity.lower()}"
 
 
 def _blamed(stacks: _Stacks) -> _Stacks:

@@ -17,7 +17,7 @@ from muster.lifecycle.recording.ranks import can_be_compared
 from muster.lifecycle.state import Ended, State, Suspended, is_open, last_failure
 
 _ORDER = list(ConditionType)
-_GRACE_ADVICE = "where a node gives less, raise shutdownGracePeriod of its kubelet, or drain with a longer --grace-period"
+_GRACE_ADVICE = "Where a node gives less, raise shutdownGracePeriod of its kubelet, or drain with a longer --grace-period"
 
 
 def with_conditions(status: TrainingJobStatus, state: State, facts: Facts) -> TrainingJobStatus:
@@ -73,7 +73,7 @@ def _resume_regression(status: TrainingJobStatus, old: TrainingJobStatus) -> Val
     if record is None:
         return None
     if record.step_skipped is not None:
-        message = f"attempt {record.attempt} began at step {record.step_resumed}, but step {record.step_skipped} was committed"
+        message = f"attempt {record.attempt} began at step {record.step_resumed}, although step {record.step_skipped} was saved"
         return Value(True, Reason.STARTED_OVER, message)
     if not record.step_resumed:
         return None
@@ -97,12 +97,12 @@ def _grace_sufficient(grace: GraceStatus | None) -> Value | None:
     if grace is None:
         return None
     if grace.reason is Reason.SAVED_IN_TIME:
-        return Value(True, Reason.SAVED_IN_TIME, f"attempt {grace.attempt}: it was asked to stop, and saved")
+        return Value(True, Reason.SAVED_IN_TIME, f"attempt {grace.attempt} was asked to stop, and saved in time")
     replica = f"{grace.replica or 'a replica'} on {grace.node}" if grace.node else grace.replica or "a replica"
-    given = "" if grace.given_seconds is None else f" with a grace period of {grace.given_seconds} s"
+    given = "" if grace.given_seconds is None else f" with {grace.given_seconds} s to save"
     end = ", and did not save" if grace.reason is Reason.PREEMPTED_NOT_SAVED else ""
-    times = f"a save takes up to {grace.needed_seconds} s, and pods created from now on allow {grace.allowed_seconds} s"
-    message = f"attempt {grace.attempt}: {replica} was asked to stop{given}{end}; {times}: {_GRACE_ADVICE}"
+    times = f"A save takes up to {grace.needed_seconds} s, and new pods get {grace.allowed_seconds} s"
+    message = f"{replica} was asked to stop{given}{end}. {times}. {_GRACE_ADVICE}"
     return Value(False, grace.reason, message)
 
 
@@ -140,8 +140,8 @@ def _spread_over_nodes(status: TrainingJobStatus, facts: Facts) -> Value | None:
     if len(set(nodes)) > 1:
         return Value(True, Reason.MANY_NODES) if status.condition(ConditionType.SPREAD_OVER_NODES) else None
     message = (
-        f"all {size} replicas of the world run on {nodes[0]}: if that node is lost, the steps since the last commit are lost; once a spare "
-        "is ready on another node, delete the pod of one worker, and the spare takes its place"
+        f"all {size} replicas run on {nodes[0]}. If that node is lost, so are the steps since the last save. Once a spare is ready on "
+        "another node, delete the pod of one worker, and the spare takes its place"
     )
     return Value(False, Reason.WORLD_ON_ONE_NODE, message)
 
@@ -211,21 +211,21 @@ def storage_condition(facts: Facts) -> Value | None:
     name, pods, limit = storage.persistent_volume_claim.claim_name, len(facts.plan.replicas), facts.spec.startup_deadline_seconds
     modes = claim.access_modes
     if not modes:
-        message = f"there is no claim {name} in this namespace: the pods wait for it, {limit} s at most; create it as ReadWriteMany"
+        message = f"there is no claim {name} in this namespace. Create it as ReadWriteMany; the pods wait for it for {limit} s"
         return Value(False, Reason.CLAIM_NOT_FOUND, message)
     if "ReadWriteMany" in modes:
         return Value(True, Reason.MANY_NODES, f"claim {name} is ReadWriteMany")
     subject = f"claim {name} is {', '.join(modes)}"
     if pods == 1:
-        message = f"{subject}, and the job has one pod: if its node is lost, the volume is free once that pod is gone"
+        message = f"{subject}, which is enough for the one pod of the job. If its node is lost, the volume is free once that pod is gone"
         return Value(True, Reason.ONE_POD, message)
     if "ReadWriteOnce" in modes:
         message = (
-            f"{subject}: all {pods} pods must be on one node, and pods on other nodes wait, {limit} s at most; "
-            "use a ReadWriteMany claim, or keep the pods together with a podAffinity in roles.*.template"
+            f"{subject}, so all {pods} pods must be on one node; pods on other nodes wait, for {limit} s at most. "
+            "Use a ReadWriteMany claim, or keep the pods together with a podAffinity in roles.*.template"
         )
         return Value(False, Reason.ONE_NODE, message)
     if "ReadWriteOncePod" in modes:
-        message = f"{subject}: one pod at a time can mount it, and the job has {pods}; use a ReadWriteMany claim"
+        message = f"{subject}: only one pod can mount it, and the job has {pods}. Use a ReadWriteMany claim"
         return Value(False, Reason.ONE_POD, message)
-    return Value(False, Reason.ONE_NODE, f"{subject}: nothing can be saved there; use a ReadWriteMany claim")
+    return Value(False, Reason.ONE_NODE, f"{subject}: nothing can be saved there. Use a ReadWriteMany claim")

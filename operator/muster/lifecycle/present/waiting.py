@@ -25,7 +25,7 @@ def waiting_sentence(status: TrainingJobStatus, facts: Facts, *, brief: bool = F
         return f"{listed([view.label for view in awaited])} to stop"
     older = facts.older_than(status.attempt)
     if older:
-        return f"{listed([view.name for view in older])} of an older attempt to be gone{_stuck(older, facts)}"
+        return f"the old pods {listed([view.name for view in older])} to go{_stuck(older, facts)}"
     absent = missing(status, facts)
     pending = pending_replicas(status, facts)
     if pending and not absent and gang.is_waiting(status, facts):
@@ -35,7 +35,7 @@ def waiting_sentence(status: TrainingJobStatus, facts: Facts, *, brief: bool = F
         return fetched
     names = listed(_in_order_of_ranks(status, [*(each.label for each in absent), *(each.label for each in pending)])) or "its replicas"
     refused = (brief and facts.observed.refusal) or facts.observed.refused
-    refusal = f"; the API server refuses to create more: {refused}" if refused else ""
+    refusal = f". The API server refuses to create more: {refused}" if refused else ""
     reason = reasons(pending, brief=brief) or _silence(status, facts)
     return f"{names} ({running(status, facts)} of {len(world_members(status, facts))} run){reason}{refusal}"
 
@@ -68,8 +68,8 @@ def _inputs_sentence(status: TrainingJobStatus) -> str:
 def _stuck(older: Sequence[ReplicaView], facts: Facts) -> str:
     late = [view for view in older if view.due and facts.now >= view.due and not view.empty]
     times = [time for view in late if (time := removed_by_force_at(view, facts))]
-    reason = "" if facts.is_fenced else "no fence stops its program, so that it cannot be replaced before; "
-    return f" (stuck: {reason}it is removed by force at {max(times):%H:%M:%S} UTC)" if times else ""
+    reason = "" if facts.is_fenced else ", and not before, because no fence stops its program"
+    return f" (stuck; removed by force at {max(times):%H:%M:%S} UTC{reason})" if times else ""
 
 
 def reasons(pending: Sequence[ReplicaView], *, brief: bool = False) -> str:

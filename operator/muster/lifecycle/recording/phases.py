@@ -43,9 +43,9 @@ def with_phases(status: TrainingJobStatus, facts: Facts, marks: Marks) -> Traini
 
 
 def recovery_sentence(phases: Phases) -> str:
-    """A phrase such as `reached its first new step 1.25 s after the failure (detect 0.10, schedule 0.31, ...)`."""
+    """A phrase such as `trains again 1.25 s after the failure (detect 0.10, schedule 0.31, ...)`."""
     parts = ", ".join(f"{name.removesuffix('_seconds').replace('_', ' ')} {seconds:.2f}" for name, seconds in phases.measured.items())
-    outcome = "reached its first new step" if phases.first_step_seconds is not None else "runs again, and has reported no step,"
+    outcome = "trains again" if phases.first_step_seconds is not None else "runs again"
     return f"{outcome} {phases.total_seconds:.2f} s after the failure ({parts})"
 
 

@@ -34,9 +34,9 @@ def verdict(status: TrainingJobStatus, facts: Facts, record: AttemptRecord) -> V
         return Verdict(record.reason, last, record.attempt, at_once=True)
     if _is_repeated(status, facts, record):
         where = "" if record.last_step is None else " at the same step"
-        return Verdict(Reason.REPEATED_ERROR, f"the same error twice in a row{where}: {last}", record.attempt)
+        return Verdict(Reason.REPEATED_ERROR, f"your code failed with the same error twice in a row{where}: {last}", record.attempt)
     if _is_without_progress(status, facts):
-        message = f"{status.restarts.without_progress} attempts in a row did no new step; {last}"
+        message = f"{status.restarts.without_progress} attempts in a row made no new step. The last error: {last}"
         return Verdict(Reason.NO_PROGRESS, message, record.attempt)
     return _over_limit(status, facts, record, last=last)
 
@@ -114,7 +114,7 @@ def _over_limit(status: TrainingJobStatus, facts: Facts, record: AttemptRecord, 
     within = f" within {window} s" if record.failure_class is FailureClass.INFRASTRUCTURE else ""
     restarts = "restart" if limit == 1 else "restarts"
     times = "once" if charged == 0 else f"{charged + 1} times"
-    message = f"{_HAPPENED[record.failure_class]} {times}{within} (limit: {limit} {restarts}); {last}"
+    message = f"{_HAPPENED[record.failure_class]} {times}{within} (limit: {limit} {restarts}). The last error: {last}"
     return Verdict(_EXCEEDED[record.failure_class], message, record.attempt)
 
 

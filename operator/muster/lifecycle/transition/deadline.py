@@ -20,7 +20,9 @@ def verdict(status: TrainingJobStatus, facts: Facts) -> Verdict | None:
         return Verdict(limit.reason, limit.sentence)
     active = _active_until(status, facts)
     if active and facts.now >= active:
-        return Verdict(Reason.ACTIVE_DEADLINE, f"the job did not end within {facts.spec.active_deadline_seconds} s")
+        return Verdict(
+            Reason.ACTIVE_DEADLINE, f"the job did not finish within {facts.spec.active_deadline_seconds} s (activeDeadlineSeconds)"
+        )
     startup = _startup_until(status, facts)
     if startup and facts.now >= startup:
         return Verdict(Reason.STARTUP_DEADLINE)
