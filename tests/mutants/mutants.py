@@ -117,8 +117,8 @@ def _any_success(original: Any) -> Any:
 
 
 def _charged_twice(original: Any) -> Any:
-    def with_charge_moved(status: Any, facts: Any, record: Any, *, to: FailureClass) -> Any:
-        return budget.with_charge(status, facts, replace(record, failure_class=to))
+    def with_charge_moved(status: Any, facts: Any, record: Any, *, to: Any) -> Any:
+        return budget.with_charge(status, facts, to) if to.failure_class is not record.failure_class else status
 
     return with_charge_moved
 
@@ -269,6 +269,20 @@ MUTANTS: tuple[Mutant, ...] = (
         "transition.budget",
         "with_charge_moved",
         lambda original: lambda status, *_, **__: status,
+    ),
+    _mutant(
+        "announced-loss-charged",
+        "the loss of a node that had announced its end uses up a budget",
+        "transition.budget",
+        "charged_class",
+        lambda original: lambda record: record.failure_class,
+    ),
+    _mutant(
+        "notice-of-a-loss-forgotten",
+        "the loss of a node counts as announced only if the job has moved",
+        "facts.notices",
+        "announced",
+        lambda original: lambda status, facts: frozenset(),
     ),
     _mutant(
         "restart-charged-again",

@@ -157,6 +157,7 @@ class World:
         self.pods: dict[str, Pod] = {}
         self.service = False
         self.notices: dict[str, NodeNotice] = {}
+        self.announced: set[str] = set()
         self.full_class = ""
         """The capacity class whose nodes have no room for further pods."""
         self.deleted = False
@@ -374,6 +375,7 @@ class World:
     def announce(self, node: str, *, goes: bool) -> None:
         """The node says that it goes, or that it takes no new pods."""
         meaning = Meaning.GOES if goes else Meaning.TAKES_NO_PODS
+        self.announced |= {node} if goes else set()
         self.notices[node] = NodeNotice(node=node, signal="taint example.com/retire", meaning=meaning, since=milliseconds(self.now))
 
     def withdraw(self, node: str) -> None:
@@ -725,8 +727,9 @@ class World:
         if before is None or before.failure_class is None:
             return
         check(before.settled, "settled first", f"attempt {attempt} starts before the class of {attempt - 1} is settled")
-        self.realised[before.failure_class].append(began)
-        check_budget(self, before)
+        if not _was_announced(before):
+            self.realised[before.failure_class].append(began)
+            check_budget(self, before)
         least = POLICY.delays[before.failure_class].after(max(1, _in_vain(self, self.job.status.attempts[:-1])))
         waited = (self.now - began).total_seconds()
         check(waited >= least, "back-off", f"attempt {attempt} starts {waited} s after a failure of class {before.failure_class}")
@@ -954,12 +957,30 @@ def _check_records(world: World, status: TrainingJobStatus) -> None:
         )
         check((record.end_time is None) == (record.reason is None), "records", f"attempt {record.attempt} ended without a reason")
         _check_class(world, record)
+        _check_announced(world, record, status)
+
+
+def _check_announced(world: World, record: AttemptRecord, status: TrainingJobStatus) -> None:
+    """The record of a failure has the notice of its node."""
+    if record.failure_class is None or record.end_time is None:
+        return
+    before = {each.node for each in status.node_notices if each.meaning is Meaning.GOES and each.since < record.end_time}
+    check(record.node not in before or bool(record.announced_nodes), "notices", f"the notice of {record.node} is forgotten")
+    check(not record.announced_nodes or record.node in world.announced, "notices", f"{record.node} has announced nothing")
+
+
+def _was_announced(record: AttemptRecord) -> bool:
+    """Whether the record is that of a preemption by a node that had announced its end, which no budget pays for."""
+    return record.failure_class is PREEMPTION and bool(record.announced_nodes)
 
 
 def _check_class(world: World, record: AttemptRecord) -> None:
     if record.failure_class is None:
         return
-    world.failed[record.attempt] = record.failure_class
+    if _was_announced(record):
+        world.failed.pop(record.attempt, None)
+    else:
+        world.failed[record.attempt] = record.failure_class
     just = world.justified.get(record.attempt, set())
     if record.reason is not Reason.HANG:
         check(record.failure_class in just, "class", f"attempt {record.attempt} is called {record.failure_class}, it was {just}")

@@ -14,7 +14,7 @@ from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 from muster.render.addresses import addresses_of
 from muster_contract.reports import Report
 from tests.support.texts import absent
-from tests.unit.lifecycle.lifecycle_cases import Story, at, created, deleted, job, members, replica, report, stand_bys
+from tests.unit.lifecycle.lifecycle_cases import Story, at, created, deleted, failed, job, members, replica, report, stand_bys
 
 
 def notice(node: str, *, seconds: float = 20, goes: bool = True, goes_at: float | None = None) -> NodeNotice:
@@ -242,6 +242,34 @@ def test_a_notice_is_met_if_the_job_leaves_the_node_and_loses_no_step(resumed_at
     found = story.status.notice_counts
     assert found is not None
     assert (found.came, found.met, found.missed) == counts
+
+
+DRAINED = replace(WORLD[1], deleting=at(20), due=at(50), disruption="EvictionByEvictionAPI")
+
+
+@pytest.mark.parametrize(("notices", "charged"), [([notice("b")], 0), ([notice("b", goes=False)], 1), ([notice("z")], 1)])
+def test_a_drain_is_charged_unless_its_node_had_announced_that_it_goes(notices: list[NodeNotice], charged: int) -> None:
+    story = warned(*notices, recovery={"preemption": {"limit": 1}})
+    for number in range(2):
+        story.see(WORLD[0], DRAINED, seconds=20 + 1000 * number)
+    assert (story.status.attempts[0].reason, story.status.attempts[0].failure_class) == (Reason.DISRUPTED, "Preemption")
+    assert (story.status.attempt, story.status.restarts.total) == (1, charged)
+
+
+def test_a_job_outlives_any_number_of_announced_drains() -> None:
+    story = warned(notice("b"), recovery={"preemption": {"limit": 0}})
+    story.see(WORLD[0], DRAINED, seconds=20)
+    assert (story.status.phase.final, story.status.restarts.total) == (False, 0)
+
+
+def test_a_peer_that_reports_first_does_not_charge_an_announced_drain() -> None:
+    story = warned(notice("b"))
+    lost = failed("worker-0", 20, seconds=20, uid=WORLD[0].uid, node="a")
+    story.see(lost, WORLD[1], seconds=20)
+    assert story.status.restarts.infrastructure_count == 1
+    story.see(lost, DRAINED, seconds=21)
+    assert (story.status.attempts[0].failure_class, story.status.attempts[0].announced_nodes) == ("Preemption", 1)
+    assert story.status.restarts.total == 0
 
 
 def test_a_notice_of_a_node_without_replicas_of_the_world_does_not_count() -> None:

@@ -41,6 +41,11 @@ def going(status: TrainingJobStatus, facts: Facts) -> frozenset[str]:
     return frozenset(each.node for each in status.node_notices if (due := due_time(each, facts)) is not None and facts.now >= due)
 
 
+def announced(status: TrainingJobStatus, facts: Facts) -> frozenset[str]:
+    """The nodes that announce that they go, at whatever time, or did so until this pass."""
+    return frozenset(each.node for each in (*facts.job.status.node_notices, *status.node_notices) if each.meaning is Meaning.GOES)
+
+
 def due_time(notice: NodeNotice, facts: Facts) -> datetime | None:
     """From when on the job leaves the node. None if the node may stay."""
     if notice.meaning is not Meaning.GOES:

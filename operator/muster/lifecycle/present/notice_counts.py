@@ -1,7 +1,7 @@
 """What came of the notices of nodes: how many came, and how many cost no step.
 
-An attempt that ends because it leaves nodes that go, or because such a node takes a replica away, has the number of these nodes in its
-record. Whether that cost steps shows when the next attempt resumes.
+An attempt that ends because it leaves nodes that go, or because such a node takes a replica away (`transition/attempts.py`), has the
+number of these nodes in its record. Whether that cost steps shows when the next attempt resumes.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from muster.api.status import AttemptRecord, Meaning, NoticeCounts, Reason, TrainingJobStatus
 from muster.lifecycle.changes import attempt_changes
+from muster.lifecycle.facts import notices
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.state import is_open
 
@@ -18,7 +19,7 @@ def with_notice_counts(old: TrainingJobStatus, new: TrainingJobStatus, facts: Fa
     """The status to write, with the notices that have come since the last write, and those whose outcome shows now."""
     if not (old.node_notices or new.node_notices or old.notice_counts):
         return new
-    new = replace(new, attempts=tuple(_with_announced_nodes(record, old, new, facts) for record in new.attempts))
+    new = replace(new, attempts=tuple(_with_left_nodes(record, old, new, facts) for record in new.attempts))
     counts = new.notice_counts or NoticeCounts()
     known = _going(old)
     counts = replace(counts, came=counts.came + len((_going(new) - known) & _nodes_of_world(new, facts)))
@@ -30,15 +31,11 @@ def with_notice_counts(old: TrainingJobStatus, new: TrainingJobStatus, facts: Fa
     return replace(new, notice_counts=counts if counts != NoticeCounts() else None)
 
 
-def _with_announced_nodes(record: AttemptRecord, old: TrainingJobStatus, new: TrainingJobStatus, facts: Facts) -> AttemptRecord:
-    """The record of the attempt that ends with this write, with the number of nodes that it leaves or loses."""
-    if record.attempt != old.attempt or not is_open(old) or record.end_time is None:
+def _with_left_nodes(record: AttemptRecord, old: TrainingJobStatus, new: TrainingJobStatus, facts: Facts) -> AttemptRecord:
+    """The record of the attempt that moves with this write, with the number of nodes that it leaves because they go."""
+    if record.attempt != old.attempt or not is_open(old) or record.reason is not Reason.MOVED:
         return record
-    going = _going(old) | _going(new)
-    if record.reason is Reason.MOVED:
-        left = going & _nodes_of_world(old, facts)
-    else:
-        left = going & {record.node} if record.failure_class is not None and record.node else set()
+    left = notices.announced(new, facts) & _nodes_of_world(old, facts)
     return replace(record, announced_nodes=len(left)) if left else record
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from muster.api.status import LONGEST_TEXT, MAX_ATTEMPT_RECORDS, AttemptRecord, Member, Reason, TrainingJobStatus, World
+from muster.lifecycle.facts import notices
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.failure import Cause, corrected_cause, last_step_of
 from muster.lifecycle.facts.hang import with_blame
@@ -55,15 +56,18 @@ def with_failure(status: TrainingJobStatus, facts: Facts, cause: Cause) -> Train
     assert record is not None
     status = budget.with_progress(status, facts, done, ended=cause.time)
     node = nodes.node_of(facts.trainers(status.attempt), cause.replica, record=record)
-    return with_record(status, replace(_with_cause(record, cause), end_time=facts.stamp, last_step=done, node=node))
+    record = _on_node(_with_cause(record, cause), node, status, facts)
+    return with_record(status, replace(record, end_time=facts.stamp, last_step=done))
 
 
 def with_correction(status: TrainingJobStatus, facts: Facts, record: AttemptRecord) -> TrainingJobStatus:
     """Corrects the class, reason and cost of a failed attempt by what the replicas show now. May also settle the failure."""
     cause, stacks = with_blame(record, corrected_cause(record, facts), facts.replicas)
-    if cause.failure_class is not record.failure_class and record.attempt < status.attempt:
-        status = budget.with_charge_moved(status, facts, record, to=cause.failure_class)
-        status = budget.with_start_time(status, facts, cause.failure_class)
+    corrected = _on_node(_with_cause(record, cause), nodes.node_of(facts.replicas, cause.replica, record=record), status, facts)
+    if record.attempt < status.attempt:
+        status = budget.with_charge_moved(status, facts, record, to=corrected)
+        if cause.failure_class is not record.failure_class:
+            status = budget.with_start_time(status, facts, cause.failure_class)
     views = facts.trainers(record.attempt)
     done = later(record.last_step, last_step_of(record.attempt, facts))
     status = budget.with_progress(status, facts, done)
@@ -72,8 +76,7 @@ def with_correction(status: TrainingJobStatus, facts: Facts, record: AttemptReco
         or _has_complete_successor(status, record)
         or (facts.live and all(view.over for view in views))
     )
-    node = nodes.node_of(facts.replicas, cause.replica, record=record)
-    return with_record(status, replace(_with_cause(record, cause), last_step=done, settled=settled, stacks=stacks, node=node))
+    return with_record(status, replace(corrected, last_step=done, settled=settled, stacks=stacks))
 
 
 def with_settled(status: TrainingJobStatus, attempt: int) -> TrainingJobStatus:
@@ -129,6 +132,13 @@ def _with_cause(record: AttemptRecord, cause: Cause) -> AttemptRecord:
         exit_code=cause.exit_code,
         signal=cause.signal,
     )
+
+
+def _on_node(record: AttemptRecord, node: str | None, status: TrainingJobStatus, facts: Facts) -> AttemptRecord:
+    """The record of a failure on this node, which may have announced that it goes. A notice that has gone meanwhile counts on."""
+    if node == record.node:
+        return record
+    return replace(record, node=node, announced_nodes=1 if node in notices.announced(status, facts) else None)
 
 
 def _planned_world(status: TrainingJobStatus, facts: Facts, *, attempt: int) -> World:

@@ -1,7 +1,7 @@
 """When Muster stops restarting a job, and how long it waits before a restart.
 
 Each class of failure has a budget. Attempts without progress have a further budget, whatever the class. The back-off depends on the class
-of the failure, and doubles without progress.
+of the failure, and doubles without progress. A node that had announced its end costs no budget when it takes a replica away.
 """
 
 from __future__ import annotations
@@ -41,22 +41,28 @@ def verdict(status: TrainingJobStatus, facts: Facts, record: AttemptRecord) -> V
     return _over_limit(status, facts, record, last=last)
 
 
+def charged_class(record: AttemptRecord) -> FailureClass | None:
+    """The class whose budget the restart after this failure is charged to. None if there is no charge."""
+    was_announced = record.failure_class is FailureClass.PREEMPTION and record.announced_nodes
+    return None if was_announced else record.failure_class
+
+
 def with_charge(status: TrainingJobStatus, facts: Facts, record: AttemptRecord) -> TrainingJobStatus:
-    """The restart after this failure, charged to the budget of its class."""
-    assert record.failure_class
-    return _counted_restart(status, facts, record.failure_class, by=1, time=facts.stamp)
+    """The charge for the restart after this failure, which begins now."""
+    return _counted_restart(status, facts, charged_class(record), by=1, time=facts.stamp)
 
 
-def with_charge_moved(status: TrainingJobStatus, facts: Facts, record: AttemptRecord, *, to: FailureClass) -> TrainingJobStatus:
-    """Moves the charge for this restart to another class."""
+def with_charge_moved(status: TrainingJobStatus, facts: Facts, record: AttemptRecord, *, to: AttemptRecord) -> TrainingJobStatus:
+    """The charge for this restart after the correction of the record, which is `to` now."""
+    if charged_class(record) is charged_class(to):
+        return status
     began = status.attempts[-1].start_time
-    return _counted_restart(with_refund(status, facts, record), facts, to, by=1, time=began)
+    return _counted_restart(with_refund(status, facts, record), facts, charged_class(to), by=1, time=began)
 
 
 def with_refund(status: TrainingJobStatus, facts: Facts, record: AttemptRecord) -> TrainingJobStatus:
     """Removes the charge for the restart after this failure."""
-    assert record.failure_class
-    return _counted_restart(status, facts, record.failure_class, by=-1, time=status.attempts[-1].start_time)
+    return _counted_restart(status, facts, charged_class(record), by=-1, time=status.attempts[-1].start_time)
 
 
 def with_progress(status: TrainingJobStatus, facts: Facts, step: int | None, *, ended: datetime | None = None) -> TrainingJobStatus:
@@ -104,18 +110,20 @@ def _is_without_progress(status: TrainingJobStatus, facts: Facts) -> bool:
 
 
 def _over_limit(status: TrainingJobStatus, facts: Facts, record: AttemptRecord, *, last: str) -> Verdict | None:
-    assert record.failure_class is not None
     assert record.end_time is not None
-    limit = _limit(facts, record.failure_class)
-    charged = _charged_before(status, facts, record, record.failure_class, until=record.end_time)
+    failure_class = charged_class(record)
+    if failure_class is None:
+        return None
+    limit = _limit(facts, failure_class)
+    charged = _charged_before(status, facts, record, failure_class, until=record.end_time)
     if limit < 0 or charged < limit:
         return None
     window = facts.spec.recovery.infrastructure.window_seconds
-    within = f" within {window} s" if record.failure_class is FailureClass.INFRASTRUCTURE else ""
+    within = f" within {window} s" if failure_class is FailureClass.INFRASTRUCTURE else ""
     restarts = "restart" if limit == 1 else "restarts"
     times = "once" if charged == 0 else f"{charged + 1} times"
-    message = f"{_HAPPENED[record.failure_class]} {times}{within} (limit: {limit} {restarts}). The last error: {last}"
-    return Verdict(_EXCEEDED[record.failure_class], message, record.attempt)
+    message = f"{_HAPPENED[failure_class]} {times}{within} (limit: {limit} {restarts}). The last error: {last}"
+    return Verdict(_EXCEEDED[failure_class], message, record.attempt)
 
 
 _HAPPENED = {
@@ -148,8 +156,12 @@ def _within_window(facts: Facts, times: Sequence[datetime], *, until: datetime) 
     return tuple(time for time in times if time > until - window)
 
 
-def _counted_restart(status: TrainingJobStatus, facts: Facts, failure_class: FailureClass, *, by: int, time: datetime) -> TrainingJobStatus:
+def _counted_restart(
+    status: TrainingJobStatus, facts: Facts, failure_class: FailureClass | None, *, by: int, time: datetime
+) -> TrainingJobStatus:
     """Counts a restart. The infrastructure budget needs all times within its window. The other classes keep a few times for users."""
+    if failure_class is None:
+        return status
     old = status.restarts
     new: Restarts
     match failure_class:
