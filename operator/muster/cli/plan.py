@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from muster.cli.job_file import presets_option
+from muster.cli.prices import Prices, prices_option
 from muster.cli.refusal import RefusalError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ USABLE = 0.9  # of a machine's memory
     show_default=True,
     help="With --gbits: round trip of the network, in milliseconds.",
 )
-@click.option("--price", type=click.FloatRange(0, 1e9), help="Price of a device-hour, for the cost of an epoch.")
+@prices_option
 @click.option(
     "--epoch-samples",
     type=click.IntRange(1, 10**12),
@@ -44,7 +45,7 @@ USABLE = 0.9  # of a machine's memory
 @click.option("-f", "--file", "output", type=click.Path(path_type=Path, dir_okay=False), help="Also write a page.")
 @presets_option
 def plan(
-    *, job: str, gbits: float | None, round_trip: float, price: float | None, epoch_samples: int, output: Path | None, presets: Path | None
+    *, job: str, gbits: float | None, round_trip: float, prices: Prices, epoch_samples: int, output: Path | None, presets: Path | None
 ) -> None:
     """Says whether the job in JOB.YAML should be distributed, with which strategy, world and batch for each process, and why.
 
@@ -72,13 +73,13 @@ def plan(
         raise RefusalError(str(error), error.code) from error
     memory = USABLE * psutil.virtual_memory().total
     advice = advise(costs, sizes, samples=samples, measured=measured_of(read), machine_bytes=memory)
-    click.echo(f"\n{as_text(shown.worlds_table(advice, price=price, epoch=epoch_samples))}\n{advice.sentence}")
+    click.echo(f"\n{as_text(shown.worlds_table(advice, prices=prices, epoch=epoch_samples))}\n{advice.sentence}")
     for reason in advice.reasons:
         click.echo(f"- {reason}")
     if output:
         where = f"machines with {gbits:g} Gbit/s between them" if gbits else "this machine"
         title, subtitle = f"Plan for {read.metadata.name}", f"Steps of {samples} samples, on {where}"
-        write(shown.page(advice, costs, title=title, subtitle=subtitle, price=price, epoch=epoch_samples), output)
+        write(shown.page(advice, costs, title=title, subtitle=subtitle, prices=prices, epoch=epoch_samples), output)
 
 
 def _worlds(job: TrainingJob, samples: int, *, processors: int | None) -> list[int]:

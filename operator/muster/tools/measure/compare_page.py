@@ -23,7 +23,8 @@ METHOD = (
     "training time of the first variant that succeeded, divided by that of this variant. Efficiency is the speed-up divided by the number "
     "of processes, relative to that first variant. A step is the median over all steps but the first, ± half the width of its 95 % "
     "intervals in all rounds. Communication is the share of the steps in which a process waited for data from others. If a strategy "
-    "communicates during its passes, that share cannot be measured, and is part of computing. Memory is the peak of the largest process."
+    "communicates during its passes, that share cannot be measured, and is part of computing. Memory is the peak of the largest process. "
+    "Device-hours are those that the status of the run counts: its replicas from their start to their end."
 )
 
 
@@ -37,16 +38,22 @@ class Outcome:
     last_output: str = ""
 
 
-def comparison_table(outcomes: Sequence[Outcome]) -> Table:
-    """A row for each variant, in the order of the file."""
+def comparison_table(outcomes: Sequence[Outcome], *, prices: Sequence[tuple[str, float]] = ()) -> Table:
+    """A row for each variant, in the order of the file. It has the cost of a run at each of the `prices` of a device-hour, which may have
+    names."""
     first = next((one.figures for one in outcomes if one.figures), None)
     metrics = list(dict.fromkeys(name for one in outcomes if one.figures for name in one.figures.metrics if name != "loss"))
     head = ["variant", "processes", "training s", "speed-up", "efficiency %", "step ms", "± ms", "samples/s"]
-    head += ["communication %", "input stall %", "memory MiB", "final loss", *(METRICS.get(name, name) for name in metrics)]
-    return Table(head, [_row(one, first, metrics) for one in outcomes])
+    head += ["communication %", "input stall %", "memory MiB", "device-h a run"]
+    head += [
+        *(f"cost a run, {name}" if name else "cost a run" for name, _ in prices),
+        "final loss",
+        *(METRICS.get(name, name) for name in metrics),
+    ]
+    return Table(head, [_row(one, first, metrics, prices=prices) for one in outcomes])
 
 
-def _row(one: Outcome, first: RunFigures | None, metrics: Sequence[str]) -> list[Cell]:
+def _row(one: Outcome, first: RunFigures | None, metrics: Sequence[str], *, prices: Sequence[tuple[str, float]]) -> list[Cell]:
     figures = one.figures
     if figures is None or first is None:
         return [one.name, "failed"]
@@ -64,16 +71,18 @@ def _row(one: Outcome, first: RunFigures | None, metrics: Sequence[str]) -> list
         None if figures.communication is None else 100 * figures.communication,
         100 * figures.input_stall,
         figures.peak_bytes and figures.peak_bytes / MEBI,
+        figures.device_hours,
+        *(None if figures.device_hours is None else figures.device_hours * price for _, price in prices),
         figures.loss,
         *(figures.metrics.get(name) for name in metrics),
     ]
 
 
-def comparison_page(outcomes: Sequence[Outcome], *, title: str, subtitle: str) -> Page:
+def comparison_page(outcomes: Sequence[Outcome], *, title: str, subtitle: str, prices: Sequence[tuple[str, float]] = ()) -> Page:
     """The page: training time by variant and by number of processes, all figures, and the output of variants that failed."""
     done = [(one, one.figures) for one in outcomes if one.figures]
     failed = [one for one in outcomes if one.figures is None]
-    sections = [Section("All figures", [comparison_table(outcomes), METHOD])]
+    sections = [Section("All figures", [comparison_table(outcomes, prices=prices), METHOD])]
     if done:
         sections.insert(0, Section("Training time", [_times(done), *_scaling(done)]))
     sections += [Section(f"Why {one.name} failed", [Source(one.last_output)]) for one in failed]

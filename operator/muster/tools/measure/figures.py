@@ -37,6 +37,8 @@ class RunFigures:
     """The share of the training time that is in steps."""
     step_samples: float = 0.0
     """The samples of a step; 0 if the program does not report them."""
+    device_hours: float | None = None
+    """What the status of the run counts, from the start of its replicas to their end. None if it has no count."""
 
     def shown(self) -> dict[str, str]:
         """The figures for the page of a run: name -> value with its unit."""
@@ -81,6 +83,7 @@ def figures_of(run: Run) -> RunFigures:
         metrics=evaluation.metrics if (evaluation := last_evaluation(history)) else {},
         step_share=stepping / training if training else 0.0,
         step_samples=median(step.samples for step in steady),
+        device_hours=run.status.usage.device_seconds / 3600 if run.status.usage else None,
     )
 
 
@@ -88,6 +91,7 @@ def joined(runs: Sequence[RunFigures]) -> RunFigures:
     """The figures of several runs of one job: means, the largest memory, and the loss and metrics of the last run. The interval contains
     those of all runs, because runs of one job differ by more than the steps of one run show."""
     last = runs[-1]
+    hours = [run.device_hours for run in runs if run.device_hours is not None]
     shares = [run.communication for run in runs if run.communication is not None]
     return replace(
         last,
@@ -99,6 +103,7 @@ def joined(runs: Sequence[RunFigures]) -> RunFigures:
         input_stall=fmean(run.input_stall for run in runs),
         peak_bytes=max((run.peak_bytes for run in runs if run.peak_bytes is not None), default=None),
         step_share=fmean(run.step_share for run in runs),
+        device_hours=fmean(hours) if hours else None,
     )
 
 

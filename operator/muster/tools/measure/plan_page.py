@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from muster.tools.measure.advice import MEBI, Advice
 from muster.tools.measure.cost import Costs
 from muster.tools.report.page import Finding, Page, Section, Story, Table
@@ -19,9 +21,9 @@ METHOD = (
 )
 
 
-def worlds_table(advice: Advice, *, price: float | None = None, epoch: int = MILLION) -> Table:
+def worlds_table(advice: Advice, *, prices: Sequence[tuple[str, float]] = (), epoch: int = MILLION) -> Table:
     """The worlds, smallest first. Speed-up and efficiency are relative to one process. The last columns are for an epoch of so many
-    samples: the device-hours, and the cost at `price` for a device-hour."""
+    samples: the device-hours, and the cost at each of the `prices` of a device-hour, which may have names."""
     single = advice.candidates[0].world.seconds
     rows: list[list[str | int | float | None]] = []
     for one in advice.candidates:
@@ -31,7 +33,7 @@ def worlds_table(advice: Advice, *, price: float | None = None, epoch: int = MIL
         efficiency, memory = 100 * gain / world.processes, world.memory / MEBI
         note = "advised" if one is advice.chosen else "" if one.fits else "too little memory"
         hours = world.processes * world.seconds * epoch / world.samples / HOUR
-        spent = [hours] if price is None else [hours, hours * price]
+        spent = [hours, *(hours * price for _, price in prices)]
         rows.append(
             [world.processes, one.strategy, world.share, *figures, world.samples / world.seconds, gain, efficiency, memory, *spent, note]
         )
@@ -47,13 +49,15 @@ def worlds_table(advice: Advice, *, price: float | None = None, epoch: int = MIL
         "efficiency %",
         "MiB each",
         "device-h an epoch",
-        *([] if price is None else ["cost an epoch"]),
+        *(f"cost an epoch, {name}" if name else "cost an epoch" for name, _ in prices),
         "",
     ]
     return Table(head, rows)
 
 
-def page(advice: Advice, costs: Costs, *, title: str, subtitle: str, price: float | None = None, epoch: int = MILLION) -> Page:
+def page(
+    advice: Advice, costs: Costs, *, title: str, subtitle: str, prices: Sequence[tuple[str, float]] = (), epoch: int = MILLION
+) -> Page:
     """The whole page."""
     bars = [
         Bar(
@@ -73,7 +77,7 @@ def page(advice: Advice, costs: Costs, *, title: str, subtitle: str, price: floa
         figures={"gradients": f"{costs.gradient_bytes / MEBI:.3g} MiB", "state": f"{costs.state_bytes / MEBI:.3g} MiB"},
         sections=[
             Section("Why", [Story(advice.reasons)]),
-            Section("A step, by the number of processes", [_bars(bars), worlds_table(advice, price=price, epoch=epoch)]),
+            Section("A step, by the number of processes", [_bars(bars), worlds_table(advice, prices=prices, epoch=epoch)]),
             Section("How it was measured", [METHOD]),
         ],
     )

@@ -6,8 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from muster.api.problems import InvalidJobError
+from muster.cli.main import cli
 from muster.local.errors import RunError
 from muster.tools.measure.compare_page import Outcome, comparison_page, comparison_table, findings
 from muster.tools.measure.comparison import read_comparison
@@ -93,6 +95,22 @@ def test_speed_up_and_efficiency_are_relative_to_the_first_successful_variant() 
     assert lines[-1].split()[:4] == ["two", "2", "12.5", "1.60"]  # no word is broken in a narrow terminal
 
 
+def test_a_run_costs_its_device_hours_at_each_price() -> None:
+    once, again = (replace(figures(2, 12.5, 0.4), device_hours=hours) for hours in (0.5, 1.5))
+    table = comparison_table([OUTCOMES[0], replace(OUTCOMES[2], figures=joined([once, again]))], prices=[("", 2.0), ("spot", 0.5)])
+    one, two = (dict(zip(table.head, row, strict=True)) for row in table.rows)
+    names = ("device-h a run", "cost a run", "cost a run, spot")
+    assert [[each[name] for name in names] for each in (one, two)] == [[None, None, None], [1.0, 2.0, 0.5]]
+    assert not [head for head in comparison_table(OUTCOMES).head if head.startswith("cost")]
+
+
+@pytest.mark.parametrize("price", ["cheap", "spot=", "-1", "nan", "spot=1e10"])
+def test_a_price_that_is_none_is_refused_with_an_example(price: str) -> None:
+    done = CliRunner().invoke(cli, ["compare", str(EXAMPLES / "compare-digits.yaml"), "--price", price])
+    assert done.exit_code != 0
+    assert absent(done.output, price, "write a number from 0 to 1e9") == []
+
+
 def test_metrics_of_the_trainer_have_readable_column_heads() -> None:
     table = comparison_table([Outcome("one", "RPC", figures(1, 20.0, 0.0, accuracy=0.5, stalenessMean=1.5))])
     assert table.head[-2:] == ["accuracy", "mean staleness in updates"]
@@ -103,7 +121,7 @@ def test_the_page_names_the_fastest_variant_and_the_causes_of_failures() -> None
     assert absent(page, "two trains fastest", "125 ms a step", "1.60 times") == []
     assert "rank 1: &lt;b&gt;broke" in page
     assert '<table class="dense">' in page
-    assert '<td>lost</td><td class="bad" colspan="11">failed</td>' in page
+    assert '<td>lost</td><td class="bad" colspan="12">failed</td>' in page
     assert page.count("<figure") == 2
 
 

@@ -127,9 +127,12 @@ def test_processes_on_one_machine_share_its_memory() -> None:
 
 def test_the_plan_shows_what_an_epoch_costs_in_each_world() -> None:
     advice = advised(costs())
-    table = worlds_table(advice, price=2.0, epoch=64_000)
+    table = worlds_table(advice, prices=[("", 2.0), ("spot", 0.5)], epoch=64_000)
     hours, cost = table.head.index("device-h an epoch"), table.head.index("cost an epoch")
     for row, one in zip(table.rows, advice.candidates, strict=True):
         assert row[hours] == pytest.approx(1000 * one.world.seconds * one.world.processes / 3600)
-        assert row[cost] == pytest.approx(2 * 1000 * one.world.seconds * one.world.processes / 3600)
+        assert row[cost : cost + 2] == pytest.approx(
+            [factor * 1000 * one.world.seconds * one.world.processes / 3600 for factor in (2, 0.5)]
+        )
+    assert table.head[cost + 1] == "cost an epoch, spot"
     assert "cost an epoch" not in worlds_table(advice).head
