@@ -104,7 +104,16 @@ def test_a_limit_of_cost_needs_prices(jobs: Jobs, cluster: Cluster, tmp_path: Pa
     assert "spec.usageLimits.cost: cannot be kept" in valid["message"]
 
 
-WRONG: list[Any] = [{"deviceHours": "ten"}, {"cost": -1}, {"action": "Suspend"}, {"action": "Stop", "cost": 1}]
+WRONG: list[Any] = [
+    {"deviceHours": "ten"},
+    {"deviceHours": 0},
+    {"cost": 0},
+    {"deviceHours": -1},
+    {"cost": 0.0005},
+    {"cost": -1},
+    {"action": "Suspend"},
+    {"action": "Stop", "cost": 1},
+]
 
 
 @pytest.mark.parametrize("limits", WRONG)

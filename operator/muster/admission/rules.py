@@ -58,6 +58,7 @@ Part = tuple[str, ...]
 JOB: Part = ()
 SPEC: Part = ("spec",)
 TRAINER: Part = ("spec", "trainer")
+USAGE_LIMITS: Part = ("spec", "usageLimits")
 POD: Part = ("spec", "roles", "*", "template", "spec")
 
 
@@ -99,7 +100,8 @@ def rules_for_all(reserved: Collection[str]) -> list[Rule]:
         *_checkpoint_rules(),
         *_input_rules(),
         *_resource_claim_rules(),
-        Rule(("spec", "usageLimits"), "", has("deviceHours") | has("cost"), "write deviceHours, cost or both"),
+        Rule(USAGE_LIMITS, "", has("deviceHours") | has("cost"), "write deviceHours, cost or both"),
+        *_limit_rules(),
         _name_rule("managedBy", rf"{DNS_SUBDOMAIN}/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", "domain/name, such as muster.dev/operator"),
     ]
     for field, reason in POD_FIELDS.items():
@@ -137,6 +139,12 @@ def rules_for(strategy: Strategy, strategies: Collection[Strategy]) -> list[Rule
 def listed(names: Iterable[str], word: str = "and") -> str:
     *first, last = names
     return f"{', '.join(first)} {word} {last}" if first else last
+
+
+def _limit_rules() -> Iterator[Rule]:
+    """API servers cut the fraction off a `minimum` before they compare it with a whole number, so that it does not refuse 0."""
+    for field in ("deviceHours", "cost"):
+        yield Rule(USAGE_LIMITS, field, ~has(field) | ~at_most(field, 0), "must be a number of at least 0.001", shows_value=True)
 
 
 def _trainer_rules() -> Iterator[Rule]:
