@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import click
 
@@ -12,27 +11,26 @@ Prices = tuple[tuple[str, float], ...]
 HIGHEST = 1e9
 
 
-class Price(click.ParamType):
-    """A price, or NAME=PRICE."""
+def _prices(_context: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]) -> Prices:
+    return tuple(_price(text) for text in texts)
 
-    name = "price"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, float]:
-        name, _, text = str(value).rpartition("=")
-        try:
-            price = float(text)
-        except ValueError:
-            price = math.nan
-        if not 0 <= price <= HIGHEST:
-            self.fail(f"{value!r} is no price; write a number from 0 to 1e9, such as 3.2, or spot=1.1", param, ctx)
-        return name, price
+def _price(text: str) -> tuple[str, float]:
+    name, _, number = text.rpartition("=")
+    try:
+        price = float(number)
+    except ValueError:
+        price = math.nan
+    if not 0 <= price <= HIGHEST:
+        raise click.BadParameter(f"{text!r} is no price; write a number from 0 to 1e9, such as 3.2, or spot=1.1")
+    return name, price
 
 
 prices_option = click.option(
     "--price",
     "prices",
-    type=Price(),
     multiple=True,
+    callback=_prices,
     metavar="[NAME=]PRICE",
     help="Price of a device-hour, for the cost. With several, such as spot=1.1 and on-demand=3.2, a column for each.",
 )
