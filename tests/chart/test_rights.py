@@ -57,6 +57,11 @@ def test_an_operator_that_reads_notices_or_capacity_classes_may_read_nodes(rende
     assert granted(render({off: {"enabled": False}})) == {None: {**JOBS, **TOKENS, **PRESETS, **NODES}, "muster-system": LEADER}
 
 
+def test_an_operator_may_read_node_claims_only_if_the_values_say_so(render: Render) -> None:
+    rights = granted(render({"nodeNotices": {"nodeClaims": True}}))
+    assert rights[None] == {**JOBS, **TOKENS, **PRESETS, **NODES, ("karpenter.sh", "nodeclaims"): {"list", "watch"}}
+
+
 def test_an_operator_that_reads_neither_has_no_right_to_nodes(render: Render) -> None:
     neither = {"nodeNotices": {"enabled": False}, "capacity": {"enabled": False}}
     assert granted(render(neither)) == {None: {**JOBS, **TOKENS, **PRESETS}, "muster-system": LEADER}

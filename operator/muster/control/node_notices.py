@@ -1,13 +1,23 @@
-"""The notices of the cluster's nodes, from a watch. A job with a pod on a node whose notice changes gets a pass."""
+"""The notices of the cluster's nodes, from watches. A job with a pod on a node whose notice changes gets a pass.
+
+The time at which Karpenter expires a node is known weeks before. So it becomes a notice when the job is to leave the node. The next pass of
+the job shows it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import heapq
+from collections import ChainMap
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
-from muster.api.status import NodeNotice
-from muster.control.node_signals import NodeSignal, notice_of
+from muster.api.status import Meaning, NodeNotice
+from muster.control.node_signals import NodeSignal, expiry_of, notice_of
 from muster.kubernetes.objects import Object
+from muster.lifecycle.facts.times import milliseconds
+from muster.lifecycle.policy import DEFAULT_POLICY
+
+EXPIRY = "spec.expireAfter of its NodeClaim"
 
 
 class NodeNotices:
@@ -18,12 +28,33 @@ class NodeNotices:
         self._now = now
         self._changed = changed
         self._notices: dict[str, NodeNotice] = {}
+        self._expiries: dict[str, datetime] = {}
+        self._coming: list[tuple[datetime, str]] = []
+        """The same times and nodes as a heap. Entries of expiries that have changed stay until their time."""
+        self._expiring: dict[str, NodeNotice] = {}
         self._are_known = False
 
     @property
-    def newest(self) -> dict[str, NodeNotice] | None:
+    def newest(self) -> Mapping[str, NodeNotice] | None:
         """The notices by node. None until the watch has delivered a node."""
-        return self._notices if self._are_known else None
+        now = self._now()
+        while self._coming and self._coming[0][0] <= now + DEFAULT_POLICY.notice_time:
+            time, node = heapq.heappop(self._coming)
+            if self._expiries.get(node) == time:
+                self._expiring[node] = NodeNotice(node=node, signal=EXPIRY, meaning=Meaning.GOES, since=milliseconds(now), goes_time=time)
+        return ChainMap(self._notices, self._expiring) if self._are_known else None
+
+    def claim(self, kind: str, claim: Object) -> None:
+        """Takes a change of a NodeClaim. What its node announces itself comes first."""
+        node = (claim.get("status") or {}).get("nodeName")
+        found = None if kind == "DELETED" else expiry_of(claim)
+        if node is None or (found is not None and self._expiries.get(node) == found[1]):
+            return
+        self._expiries.pop(node, None)
+        self._expiring.pop(node, None)
+        if found is not None:
+            self._expiries[node] = found[1]
+            heapq.heappush(self._coming, (found[1], node))
 
     def node(self, kind: str, node: Object) -> None:
         """Takes a change of a node: ADDED, MODIFIED or DELETED. A node that is gone has no notice: its pods are lost, which shows by

@@ -6,6 +6,7 @@ The table has what clouds, autoscalers and Kubernetes itself set on nodes. An ad
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -18,6 +19,11 @@ from muster.lifecycle.facts.times import milliseconds
 
 _HIGHEST_TIME = 253402300799
 """9999-12-31, in Unix seconds."""
+
+
+_UNITS = {"s": 1, "m": 60, "h": 3600}
+_PART = re.compile(r"([0-9]{1,12})([smh])")
+_DURATION = re.compile(rf"({_PART.pattern}){{1,9}}")
 
 
 class Kind(StrEnum):
@@ -95,6 +101,20 @@ def notice_of(node: Object, signals: Sequence[NodeSignal], now: datetime) -> Nod
         return None
     signal, meaning, time = min(found, key=lambda each: (each[1] is not Meaning.GOES, each[2] is None, each[2] or now))
     return NodeNotice(node=name, signal=signal[:LONGEST_SIGNAL], meaning=meaning, since=now, goes_time=time)
+
+
+def expiry_of(claim: Object) -> tuple[str, datetime] | None:
+    """The node of a NodeClaim of Karpenter, and when Karpenter begins to drain it because of `spec.expireAfter`. None if it does not.
+
+    Only this time is read from NodeClaims, because nodes show all else: Karpenter taints a node before it disrupts it, and deletes the node
+    together with the NodeClaim (https://github.com/kubernetes-sigs/karpenter, disruption and node/termination).
+    """
+    node, after = (claim.get("status") or {}).get("nodeName"), str((claim.get("spec") or {}).get("expireAfter") or "")
+    if not node or claim["metadata"].get("deletionTimestamp") or not _DURATION.fullmatch(after):
+        return None
+    seconds = sum(int(number) * _UNITS[unit] for number, unit in _PART.findall(after))
+    created = datetime.fromisoformat(claim["metadata"]["creationTimestamp"])
+    return (str(node), created + timedelta(seconds=seconds)) if created.timestamp() + seconds <= _HIGHEST_TIME else None
 
 
 Found = tuple[str, Meaning, datetime | None]

@@ -96,6 +96,7 @@ class Signal(ApiModel):
 class NodeNotices(ApiModel):
     enabled: bool = Field(default=True, description="Whether the operator watches nodes, so that jobs leave a node before it goes.")
     signals: list[Signal] = Field(default_factory=list, max_length=100, description="Signals besides the known ones.")
+    node_claims: bool = Field(default=False, description="Whether jobs leave a node of Karpenter before it expires.")
 
     def all_signals(self) -> tuple[NodeSignal, ...]:
         return (*(each.known() for each in self.signals), *KNOWN)

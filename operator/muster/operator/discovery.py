@@ -12,6 +12,8 @@ from muster.render import gang
 from muster.render.gang import SCHEDULERS
 from muster.render.kueue_versions import GROUP, PLURAL, VERSIONS, VISIBILITY_GROUP
 
+NODE_CLAIMS = ("karpenter.sh", "v1", "nodeclaims")
+"""Group, version and plural."""
 Versions = Mapping[str, set[str]]
 """The versions of each API group that the cluster serves."""
 
@@ -44,6 +46,11 @@ async def positions_version(gateway: Gateway) -> str:
             await gateway.request("GET", api(f"{VISIBILITY_GROUP}/{version}"))
             return version
     return ""
+
+
+async def serves_node_claims(gateway: Gateway) -> bool:
+    """Whether the cluster serves the NodeClaims of Karpenter. Raises ClusterError."""
+    return await _serves(gateway, *NODE_CLAIMS)
 
 
 async def _serves(gateway: Gateway, group: str, version: str, plural: str) -> bool:

@@ -30,7 +30,14 @@ from muster.lifecycle.policy import Policy
 from muster.lifecycle.tracing import Tracing
 from muster.operator.channel import ClusterChannel, lead_here
 from muster.operator.configuration import Configuration, OperatorPod
-from muster.operator.discovery import kueue_version, positions_version, served_gang_schedulers, served_versions
+from muster.operator.discovery import (
+    NODE_CLAIMS,
+    kueue_version,
+    positions_version,
+    served_gang_schedulers,
+    served_versions,
+    serves_node_claims,
+)
 from muster.operator.gateway import Gateway
 from muster.operator.metrics.counters import Metrics
 from muster.operator.webhook import is_sent
@@ -153,6 +160,22 @@ class Leader:
             if self._configuration.reads_nodes:
                 nodes = Watch(self._gateway, collection("v1", "nodes"), on_change=self._node_changed, on_gap=lambda: None)
                 tasks.create_task(nodes.run())
+            if self._configuration.node_notices.enabled and self._configuration.node_notices.node_claims:
+                tasks.create_task(self._watch_node_claims())
+
+    async def _watch_node_claims(self) -> None:
+        """Watches the NodeClaims of Karpenter from when the cluster serves them."""
+        served = False
+        while not served:
+            try:
+                served = await serves_node_claims(self._gateway)
+            except ClusterError as error:
+                log.warning("whether the cluster has NodeClaims cannot be read: %s", error)
+            if not served:
+                await asyncio.sleep(self._configuration.resync_seconds)
+        group, version, plural = NODE_CLAIMS
+        claims = collection(f"{group}/{version}", plural)
+        await Watch(self._gateway, claims, on_change=self._notices.claim, on_gap=lambda: None).run()
 
     async def _watch_workloads(self) -> None:
         """Watches the Workloads of jobs in the version that Muster uses, and in another one once the cluster serves it."""

@@ -103,6 +103,51 @@ def test_no_content_of_a_node_breaks_the_reader(taints: Any, conditions: Any) ->
     assert notice_of(odd, KNOWN, T0) is None
 
 
+def claim(after: str | None = "1h", *, node: str | None = "a", **metadata: str) -> dict[str, Any]:
+    created = {"creationTimestamp": f"{T0:%Y-%m-%dT%H:%M:%SZ}", **metadata}
+    return {"metadata": created, "spec": {"expireAfter": after}, "status": {"nodeName": node}}
+
+
+def test_a_node_of_karpenter_gives_notice_a_quarter_of_an_hour_before_it_expires() -> None:
+    now = T0
+    notices = NodeNotices(KNOWN, now=lambda: now, changed=lambda _: None)
+    notices.node("ADDED", node())
+    notices.claim("ADDED", claim("1h30m"))
+    notices.claim("MODIFIED", claim("1h"))
+    now = at(2699)
+    assert notices.newest == {}
+    now = at(2700)
+    assert notices.newest == {
+        "a": NodeNotice(node="a", signal="spec.expireAfter of its NodeClaim", meaning=Meaning.GOES, since=now, goes_time=at(3600))
+    }
+    notices.node("MODIFIED", node(taints=[("karpenter.sh/disrupted", "")]))
+    newest = notices.newest or {}
+    assert newest["a"].signal == "taint karpenter.sh/disrupted"
+    notices.node("MODIFIED", node())
+    notices.claim("DELETED", claim())
+    now = at(9000)
+    assert notices.newest == {}
+
+
+@pytest.mark.parametrize(
+    "never",
+    [
+        claim("Never"),
+        claim(None),
+        claim(""),
+        claim("soon"),
+        claim("9" * 12 + "h"),
+        claim(node=None),
+        claim(deletionTimestamp="2026-11-21T10:00:00Z"),
+    ],
+)
+def test_a_claim_that_does_not_expire_gives_no_notice(never: dict[str, Any]) -> None:
+    notices = NodeNotices(KNOWN, now=lambda: at(9000), changed=lambda _: None)
+    notices.node("ADDED", node())
+    notices.claim("ADDED", never)
+    assert notices.newest == {}
+
+
 class Clock:
     def __init__(self) -> None:
         self.now = T0
