@@ -9,7 +9,7 @@ from muster.kubernetes.objects import Object
 
 LONGEST_CELL = 2048
 _PATHS = {name: path.removeprefix(".").split(".") for name, kind, path, _, _ in COLUMNS if kind != "date"}
-_METADATA = ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp")
+_METADATA = ("name", "namespace", "uid", "labels", "creationTimestamp", "deletionTimestamp")
 _STATUS = "status"
 
 

@@ -150,7 +150,7 @@ class LocalBackend:
         """Starts the process of the run, and returns once the run has begun. If it does not begin, raises RefusedError with its output."""
         directory = self.directory(name)
         output = directory.with_name(f"{name}.out")
-        before = _version(directory / "status.json")
+        before = version_of(directory / "status.json")
         request = Request(data_of(job), place.job_file, str(directory), resume=resume, attached=not self._detach, ports=place.ports)
         process = await asyncio.to_thread(self._spawn, request, place.cwd, output)
         self._processes[name] = process
@@ -167,7 +167,7 @@ class LocalBackend:
 
     def _has_begun(self, name: str, before: tuple[int, int] | None) -> bool:
         """Whether the status is another one than `before`, and has the conditions that the first decision sets."""
-        if _version(self.directory(name) / "status.json") in (None, before):
+        if version_of(self.directory(name) / "status.json") in (None, before):
             return False
         with suppress(errors.ClientError):
             return bool(self.read(name).status.conditions)
@@ -397,7 +397,7 @@ def _lines(follower: LogFollower, log: Path) -> Iterator[str]:
         yield from (printable(line, keep="\t") for line in lines)
 
 
-def _version(file: Path) -> tuple[int, int] | None:
+def version_of(file: Path) -> tuple[int, int] | None:
     """A value that changes when the file is replaced."""
     try:
         stat = file.stat()

@@ -12,6 +12,7 @@ import orjson
 
 from muster.admission.yaml_text import write_yaml
 from muster.api.job import TrainingJob
+from muster.api.status import Phase
 from muster.api.unchecked import mapping
 from muster.client.connection import Connection
 from muster.client.jobs import manifest_of, typed
@@ -88,9 +89,7 @@ def _yaml_of(job: Object, name: str) -> str:
 
 async def local_view(job: TrainingJob, directory: Path, *, is_running: bool, history: History | None) -> JobView:
     """The run in this directory. Its `history` comes from its events."""
-    state = job.status.phase.value
-    if not job.status.phase.final and not is_running:
-        state = f"{state}, stopped"
+    state = state_of_run(job.status.phase, is_running=is_running)
     snapshot = Snapshot(now=datetime.now(UTC), job={**job.manifest(), "status": job.status.wire()})
     created = job.metadata.creation_timestamp
     return JobView(
@@ -103,6 +102,11 @@ async def local_view(job: TrainingJob, directory: Path, *, is_running: bool, his
         explanation=as_lines(explain(snapshot)),
         logs=await asyncio.to_thread(_local_logs, directory),
     )
+
+
+def state_of_run(phase: Phase, *, is_running: bool) -> str:
+    """The state of a local run, of which the process may have ended before its time."""
+    return phase.value if is_running or phase.final or phase is Phase.SUSPENDED else f"{phase.value}, stopped"
 
 
 def deleted_job_view(root: Path | Storage, namespace: str, name: str) -> JobView:

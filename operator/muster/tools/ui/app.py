@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from http import HTTPStatus
@@ -19,8 +20,9 @@ from muster.client import errors
 from muster.explain.explain import capital
 from muster.kubernetes.fairness import Slots
 from muster.tools.report.job import job_page
+from muster.tools.ui.choosing import SHOWN_AT_ONCE, Choice, columns_of
 from muster.tools.ui.drawing import Drawing
-from muster.tools.ui.job_rows import Kind, Listed, in_order
+from muster.tools.ui.job_rows import Kind, Listed
 from muster.tools.ui.sessions import LONGEST_TOKEN, NotSignedInError, OwnSession, Session, TooManyError, UserSessions
 
 REFRESH_SECONDS, REFRESH_ENDED_SECONDS = 3, 30
@@ -30,7 +32,6 @@ AT_ONCE, AT_ONCE_PER_USER = 8, 2
 """The number of pages that are made at the same time, and of those for one user."""
 MOST_WAITING = 20
 """The number of pages that wait for their turn, for one user. A browser opens up to six connections for each session."""
-MOST_ROWS = 1000
 KINDS: tuple[Kind, ...] = ("cluster", "local", "gone")
 STATIC = {"ui.css": "text/css", "ui.js": "text/javascript", "icon.svg": "image/svg+xml"}
 HEADERS = {
@@ -115,14 +116,13 @@ class Pages:
         if (opened := self._opened(request)) is not None:
             return opened
         session = await self._session(request)
-        chosen = request.query.get("namespace", "").strip()
-        namespace = None if chosen == "*" else chosen or self._namespace
+        choice = Choice.of(request.query.items())
+        namespace = None if choice.namespace == "*" else choice.namespace or self._namespace
         async with self._turn(session):
             rows, notes = await self._rows(session, namespace)
-        values = {"rows": rows[:MOST_ROWS], "notes": notes, "asks_namespace": "cluster" in session.sources, "namespace": namespace}
-        if len(rows) > MOST_ROWS:
-            notes.append(f"The newest {MOST_ROWS} of {len(rows)} jobs are shown. Choose a namespace.")
+            values = await asyncio.to_thread(_list, rows, choice, time.time())
         refresh = min(REFRESH_ENDED_SECONDS, max(REFRESH_SECONDS, len(rows) // ROWS_PER_SECOND))
+        values |= {"notes": notes, "kinds": session.sources, "asks_namespace": "cluster" in session.sources, "namespace": namespace}
         return await self._page("jobs.html.j2", session, refresh=refresh, **values)
 
     @asynccontextmanager
@@ -145,7 +145,7 @@ class Pages:
                     hint = ". Choose a namespace" if isinstance(error, errors.NoRightsError) and namespace is None else ""
                     notes.append(f"{error}{hint}.")
         there = {(row.namespace, row.name) for row in rows if row.kind == "cluster"}
-        return in_order(row for row in rows if row.kind != "gone" or (row.namespace, row.name) not in there), notes
+        return [row for row in rows if row.kind != "gone" or (row.namespace, row.name) not in there], notes
 
     async def _job(self, request: web.Request) -> web.StreamResponse:
         if (opened := self._opened(request)) is not None:
@@ -222,6 +222,24 @@ class Pages:
     async def _page(self, template: str, session: Session, **values: Any) -> web.StreamResponse:
         text = await asyncio.to_thread(partial(self._drawing.page, template, user=session.user, **values))
         return web.Response(body=text.encode(errors="backslashreplace"), content_type="text/html", charset="utf-8")
+
+
+def _list(rows: Sequence[Listed], choice: Choice, now: float) -> dict[str, Any]:
+    """What the list shows of these jobs."""
+    columns, figures = columns_of(rows, choice.columns)
+    found = [row for row in rows if choice.has(row)]
+    return {
+        "choice": choice,
+        "columns": columns,
+        "figures": figures,
+        "rows": choice.ordered(found, columns, now)[choice.begin : choice.begin + SHOWN_AT_ONCE],
+        "found": len(found),
+        "total": len(rows),
+        "states": sorted({row.state for row in rows}),
+        "strategies": sorted({row.strategy for row in rows if row.strategy}),
+        "now": now,
+        "AT_ONCE": SHOWN_AT_ONCE,
+    }
 
 
 def _lead_to(path: str) -> web.Response:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Literal
 from urllib.parse import quote
 
-from muster.api.status import TrainingJobStatus
+from muster.api.status import FINAL_PHASES, Phase, TrainingJobStatus
 from muster.kubernetes.objects import Object
+from muster.tools.report.run import METRICS
+from muster_contract.metric_names import of_the_model
 from muster_contract.text import printable
 
 Kind = Literal["cluster", "local", "gone"]
@@ -18,7 +20,7 @@ _LONGEST = 300
 
 @dataclass(frozen=True)
 class Listed:
-    """A job as the list shows it. `created` is in Unix seconds."""
+    """A job as the list shows it. `created` and `ended` are in Unix seconds."""
 
     kind: Kind
     namespace: str
@@ -33,46 +35,67 @@ class Listed:
     loss: str = ""
     restarts: int | None = None
     created: float | None = None
+    ended: float | None = None
     message: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    figures: Mapping[str, str | float] = field(default_factory=dict)
+    """Further figures by name, for columns that a reader may choose."""
 
     @property
     def path(self) -> str:
         """The path of the job's page."""
         return f"/jobs/{self.kind}/{quote(self.namespace, safe='')}/{quote(self.name, safe='')}"
 
-    @property
-    def created_text(self) -> str:
-        return "" if self.created is None else datetime.fromtimestamp(self.created, UTC).strftime("%Y-%m-%d %H:%M")
-
 
 def row_of(job: Object) -> Listed:
     """The row of a job of the API server. Values of an unexpected type are omitted, because an older operator may have written them."""
     metadata, status = job["metadata"], job.get("status") or {}
-    progress, restarts, queue = (status.get(part) or {} for part in ("progress", "restarts", "queue"))
-    try:
-        created: float | None = datetime.fromisoformat(str(metadata.get("creationTimestamp"))).timestamp()
-    except ValueError:
-        created = None
+    progress, restarts, queue, checkpoint, goodput, usage = (
+        status.get(part) or {} for part in ("progress", "restarts", "queue", "checkpoint", "goodput", "usage")
+    )
+    phase = _text(status.get("phase")) or Phase.PENDING.value
     return Listed(
         kind="cluster",
         namespace=str(metadata["namespace"]),
         name=str(metadata["name"]),
         strategy=_text(job["spec"].get("strategy")),
-        state=_text(status.get("phase")) or "Pending",
+        state=phase,
         queue=_text(queue.get("summary")),
         workers=_text(status.get("workers")),
         step=_whole(progress.get("step")),
         percent=_whole(progress.get("percent")),
         loss=_text(progress.get("loss")),
         restarts=_whole(restarts.get("total")),
-        created=created,
+        created=_unix(metadata.get("creationTimestamp")),
+        ended=_last_write(metadata) if phase in FINAL_PHASES else None,
         message=_text(status.get("message")),
+        labels=metadata.get("labels") or {},
+        figures=_figures(
+            {
+                "seconds left": progress.get("etaSeconds"),
+                "goodput": goodput.get("ratio"),
+                "saved at step": checkpoint.get("step"),
+                "used": usage.get("summary"),
+            }
+        ),
     )
 
 
-def row_of_status(kind: Kind, namespace: str, name: str, *, status: TrainingJobStatus, strategy: str, created: float | None) -> Listed:
+def row_of_status(
+    kind: Kind,
+    namespace: str,
+    name: str,
+    *,
+    status: TrainingJobStatus,
+    strategy: str,
+    created: float | None,
+    labels: Mapping[str, str] | None = None,
+) -> Listed:
     """The row of a job with this status."""
     progress = status.progress
+    metrics = (progress and progress.metrics) or {}
+    last = next((record.end_time for record in reversed(status.attempts) if record.end_time), None)
+    ended = (status.completion_time or last) if status.phase.final else None
     return Listed(
         kind=kind,
         namespace=namespace,
@@ -86,18 +109,48 @@ def row_of_status(kind: Kind, namespace: str, name: str, *, status: TrainingJobS
         loss=_text(progress.loss) if progress else "",
         restarts=status.restarts.total,
         created=created,
+        ended=None if ended is None else ended.timestamp(),
         message=_text(status.message),
+        labels=labels or {},
+        figures=_figures(
+            {
+                "seconds left": None if progress is None or status.phase.final else progress.eta_seconds,
+                "samples/s": progress and progress.samples_per_second,
+                "goodput": status.goodput and status.goodput.ratio,
+                "saved at step": status.checkpoint and status.checkpoint.step,
+                "used": status.usage and status.usage.summary,
+                **{METRICS.get(name, f"test {name}"): value for name, value in of_the_model(metrics).items()},
+            }
+        ),
     )
-
-
-def in_order(rows: Iterable[Listed]) -> list[Listed]:
-    """The rows, newest first."""
-    return sorted(rows, key=lambda row: (-(row.created or 0.0), row.kind, row.namespace, row.name))
 
 
 def _text(value: object) -> str:
     text = printable(str(value)) if isinstance(value, str) else ""
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def _figures(values: Mapping[str, object]) -> dict[str, str | float]:
+    """The values that can be shown."""
+    return {
+        _text(name): value if isinstance(value, int | float) else _text(value)
+        for name, value in values.items()
+        if (isinstance(value, int | float) and not isinstance(value, bool)) or (isinstance(value, str) and value)
+    }
+
+
+def _last_write(metadata: Object) -> float | None:
+    """When the status was last written. Of a job that has ended, that is about when it ended."""
+    return max(
+        (at for each in metadata.get("managedFields") or () if each.get("subresource") and (at := _unix(each.get("time")))), default=None
+    )
+
+
+def _unix(time: object) -> float | None:
+    try:
+        return datetime.fromisoformat(str(time)).timestamp()
+    except ValueError:
+        return None
 
 
 def _whole(value: object) -> int | None:

@@ -13,18 +13,19 @@ from typing import Protocol
 from cachetools import LRUCache, TTLCache
 
 from muster.api.constants import GROUP, PLURAL
+from muster.api.status import Phase
 from muster.client import errors
 from muster.client.connection import Connection
 from muster.client.jobs import Jobs
-from muster.client.local_backend import LocalBackend
-from muster.client.views import cluster_view, deleted_job_view, observed_points
+from muster.client.local_backend import LocalBackend, version_of
+from muster.client.views import cluster_view, deleted_job_view, observed_points, state_of_run
 from muster.kubernetes.objects import Object
 from muster.local.errors import RunError
-from muster.local.rundir import has_run, load_run
+from muster.local.rundir import has_run, load_run, pid_of_run
 from muster.tools.report.history import ReportError
 from muster.tools.report.job import JobView, Point
 from muster.tools.report.recorded import read_recorded
-from muster.tools.report.storage import Directory, Storage, is_plain, storage_of
+from muster.tools.report.storage import MOST_ENTRIES, Directory, Storage, is_plain, storage_of
 from muster.tools.ui.following import RunFollower
 from muster.tools.ui.job_rows import Listed, row_of, row_of_status
 
@@ -154,6 +155,7 @@ class LocalRuns:
     def __init__(self, folder: Path) -> None:
         self._folder = folder.absolute()
         self._followers: LRUCache[str, RunFollower] = LRUCache(MOST_RUNS)
+        self._listed: LRUCache[str, tuple[object, Listed | None]] = LRUCache(MOST_ENTRIES)
 
     async def listed(self, namespace: str | None) -> list[Listed]:
         return await asyncio.to_thread(self._rows)
@@ -166,17 +168,33 @@ class LocalRuns:
         return view if replica is None else replace(view, logs=[log for log in view.logs if log.title == replica])
 
     def _rows(self) -> list[Listed]:
-        rows = []
-        for name in _folders(Directory(self._folder)):
-            try:
-                job = load_run(self._folder / name)
-            except RunError:
-                continue
-            if job is not None:
-                created = job.metadata.creation_timestamp
-                at = None if created is None else created.timestamp()
-                rows.append(row_of_status("local", "-", name, status=job.status, strategy=str(job.spec.strategy), created=at))
-        return rows
+        return [row for name in _folders(Directory(self._folder)) if (row := self._row(name)) is not None]
+
+    def _row(self, name: str) -> Listed | None:
+        """The row of a run. Its files are read again when they have changed, because to read thousands takes long."""
+        run = self._folder / name
+        version = version_of(run / "job.yaml"), version_of(run / "status.json")
+        before, row = self._listed.get(name, (None, None))
+        if before != version:
+            row = _row_of_run(run)
+            self._listed[name] = version, row
+        if row is None or row.ended is not None or pid_of_run(run) is not None:
+            return row
+        last = version[1][1] / 1e9 if version[1] else None
+        return replace(row, state=state_of_run(Phase(row.state), is_running=False), ended=last)
+
+
+def _row_of_run(run: Path) -> Listed | None:
+    try:
+        job = load_run(run)
+    except RunError:
+        return None
+    if job is None:
+        return None
+    created = job.metadata.creation_timestamp
+    at = None if created is None else created.timestamp()
+    labels = job.metadata.labels
+    return row_of_status("local", "-", run.name, status=job.status, strategy=str(job.spec.strategy), created=at, labels=labels)
 
 
 def _folders(storage: Storage, *path: str) -> list[str]:

@@ -4,6 +4,7 @@
   const seconds = Number(document.body.dataset.refresh);
   const button = document.getElementById("pause");
   const state = document.getElementById("state");
+  const TYPING_MILLISECONDS = 250;
   let paused = false;
 
   function replaceParts(fresh) {
@@ -37,14 +38,15 @@
     if (old.dataset.part) { old.dataset.source = source; }
   }
 
-  async function refresh() {
-    if (paused || document.hidden) { return; }
+  async function refresh(asked = false) {
+    if ((paused && !asked) || document.hidden) { return; }
+    const address = location.href;
     try {
-      const answer = await fetch(location.href, { redirect: "error", cache: "no-store" });
+      const answer = await fetch(address, { redirect: "error", cache: "no-store" });
       const text = await answer.text();
       if (answer.status === 401) { location.reload(); return; }
       if (!answer.ok) { throw new Error(String(answer.status)); }
-      if (paused) { return; }
+      if ((paused && !asked) || address !== location.href) { return; }
       replaceParts(new DOMParser().parseFromString(text, "text/html"));
       state.textContent = "";
     } catch {
@@ -59,6 +61,18 @@
     }
   }
 
+  // The list follows what the reader types.
+  const filter = document.getElementById("filter");
+  let typing = 0;
+  filter?.addEventListener("input", () => {
+    clearTimeout(typing);
+    typing = setTimeout(() => {
+      const chosen = Array.from(new FormData(filter)).filter(([, value]) => value);
+      history.replaceState(null, "", `/?${new URLSearchParams(chosen)}`);
+      refresh(true);
+    }, TYPING_MILLISECONDS);
+  });
+
   button.hidden = false;
   button.addEventListener("click", () => {
     paused = !paused;
@@ -67,6 +81,6 @@
     if (!paused) { refresh(); }
   });
   document.querySelectorAll("main [data-part]").forEach((part) => { part.dataset.source = part.innerHTML; });
-  document.addEventListener("visibilitychange", refresh);
+  document.addEventListener("visibilitychange", () => refresh());
   loop();
 })();
