@@ -48,7 +48,7 @@ def main() -> None:
         time.sleep(PAUSE)
         muster.report(step=done, total=STEPS, loss=loss, samples=BATCH)
         stop = muster.should_stop()
-        if stop or done % SAVE_EVERY == 0 or done == STEPS:
+        if stop or muster.should_save() or done % SAVE_EVERY == 0 or done == STEPS:
             with muster.checkpoint(done) as folder:
                 if rank == 0:
                     model.save_weights(folder / "keras.weights.h5")

@@ -60,7 +60,7 @@ def main() -> None:
         time.sleep(PAUSE)
         muster.report(step=done, total=STEPS, loss=value, samples=BATCH)
         stop = muster.should_stop()
-        if stop or done % SAVE_EVERY == 0 or done == STEPS:
+        if stop or muster.should_save() or done % SAVE_EVERY == 0 or done == STEPS:
             with muster.checkpoint(done, shared=True) as folder:
                 checkpointer.save(folder / "state", state)
                 checkpointer.wait_until_finished()

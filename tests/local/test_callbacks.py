@@ -15,6 +15,8 @@ import pytest
 
 import muster_training as muster
 from muster_contract.environment import PREFIX
+from muster_contract.reports import NodeNotice
+from muster_trainer.host import node_notice
 from muster_training import session
 from tests.support.own_loops import own_environment
 
@@ -29,7 +31,7 @@ def enter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Enter]:
     def entered(**changed: Any) -> list[dict[str, Any]]:
         for name in [name for name in os.environ if name.startswith(PREFIX) or name in ("RANK", "WORLD_SIZE")]:
             monkeypatch.delenv(name)
-        for name, value in own_environment(tmp_path / "storage", **changed).items():
+        for name, value in own_environment(tmp_path / "storage", state_dir=tmp_path, **changed).items():
             monkeypatch.setenv(name, value)
         session.current.cache_clear()
         signal.signal(signal.SIGTERM, handler)
@@ -44,6 +46,10 @@ def enter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Enter]:
 
 def commits(sent: list[dict[str, Any]]) -> list[tuple[int, str]]:
     return [(event["step"], event["reason"]) for event in sent if event["event"] == "commit"]
+
+
+def announce(folder: Path) -> None:
+    node_notice.write(folder, NodeNotice(node="spot-1", signal="cordon", since=1.0))
 
 
 # transformers
@@ -96,6 +102,22 @@ def test_a_trainer_that_saves_nothing_saves_at_a_stop_and_resumes_there(tmp_path
     assert [(event["step"], event["committedStep"]) for event in sent if event["event"] == "resumed"] == [(9, 9)]
     assert [event["step"] for event in sent if event["event"] == "step"] == [10, 11, 12]
     assert {name for event in sent if event["event"] == "evaluation" for name in event["metrics"]} >= {"eval_loss", "train_loss"}
+
+
+@pytest.mark.torch
+def test_a_trainer_saves_at_a_notice_and_trains_on(tmp_path: Path, enter: Enter) -> None:
+    from transformers import TrainerCallback
+
+    class Announce(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step == 4:
+                announce(tmp_path)
+
+    sent = enter()
+    trained = trainer(tmp_path / "out", Announce())
+    trained.train()
+    assert commits(sent) == [(5, "Periodic")]
+    assert trained.state.global_step == 12
 
 
 @pytest.mark.torch
@@ -238,6 +260,20 @@ def test_a_fit_that_is_stopped_in_an_epoch_does_its_rest_first_and_ends_as_undis
 
 
 @pytest.mark.tensorflow
+def test_a_fit_saves_at_a_notice_and_trains_on(tmp_path: Path, enter: Enter) -> None:
+    import keras
+
+    class Announce(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            if epoch == 1:
+                announce(tmp_path)
+
+    sent = enter()
+    fit(Announce())
+    assert commits(sent) == [(4, "Periodic"), (7, "Periodic"), (8, "Periodic"), (12, "Periodic"), (16, "Periodic"), (18, "Final")]
+
+
+@pytest.mark.tensorflow
 def test_a_fit_that_cannot_resume_is_refused(enter: Enter) -> None:
     enter(world=2)
     with pytest.raises(muster.BadConfiguration, match="several processes"):
@@ -358,6 +394,20 @@ def test_a_lightning_training_that_is_stopped_resumes_with_the_losses_of_an_undi
     _, second = lightning_losses(tmp_path, loader=LOADERS[name])
     assert first == expected[:stop_at]
     assert second == expected[stop_at:]
+
+
+@pytest.mark.torch
+def test_a_lightning_training_saves_at_a_notice_and_trains_on(enter: Enter, tmp_path: Path) -> None:
+    import lightning.pytorch as pl
+
+    class Announce(pl.Callback):
+        def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+            if trainer.current_epoch == 1:
+                announce(tmp_path)
+
+    sent = enter()
+    lightning_losses(tmp_path, Announce(), loader=LOADERS["of this process"])
+    assert commits(sent) == [(4, "Periodic"), (9, "Final")]
 
 
 @pytest.mark.torch

@@ -24,6 +24,13 @@ for step in range(1, 10000):
         print("sees", notice.node, notice.signal, notice.goes, notice.goes_at, flush=True)
         break
 """
+REGISTERED = """
+import time
+import muster_training as muster
+state = muster.register(count=(lambda: 0, lambda saved: None))
+while not state.finish_step(total=10000):
+    time.sleep(0.02)
+"""
 
 
 def announce(run: LocalJob) -> None:
@@ -45,6 +52,22 @@ def test_the_bundled_trainer_saves_once_at_the_next_step(tmp_path: Path) -> None
         assert commit["reason"] == "Periodic"
         steps = len(run.events("step"))
         wait_until(lambda: len(run.events("step")) >= steps + 10, "ten further steps")
+        assert run.events("commit") == [commit]
+        process.send_signal(signal.SIGINT)
+        finish(process)
+
+
+def test_the_ranks_of_a_program_that_registers_save_once_at_the_next_step(tmp_path: Path) -> None:
+    run = LocalJob(tmp_path)
+    (tmp_path / "train.py").write_text(REGISTERED)
+    run.write(job(trainer={"script": "train.py"}, checkpoint={"everySteps": 100000}))
+    with run.running("job.yaml") as process:
+        wait_until(lambda: len(run.events("step")) >= 5, "five steps")
+        announce(run)
+        [commit] = wait_until(lambda: run.events("commit"), "a commit")
+        assert commit["reason"] == "Periodic"
+        steps = len(run.events("step"))
+        wait_until(lambda: len(run.events("step")) >= steps + 30, "thirty further steps")
         assert run.events("commit") == [commit]
         process.send_signal(signal.SIGINT)
         finish(process)

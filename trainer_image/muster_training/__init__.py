@@ -17,7 +17,7 @@ from muster_training.callbacks import keras_callback, lightning_callback, transf
 from muster_training.place import Environment
 from muster_training.registration import State, register
 from muster_training.saves import Checkpoint
-from muster_training.session import checkpoint, environment, latest, notice, report, should_stop
+from muster_training.session import checkpoint, environment, latest, notice, report, should_save, should_stop
 
 __all__ = [
     "BadConfiguration",
@@ -36,6 +36,7 @@ __all__ = [
     "notice",
     "register",
     "report",
+    "should_save",
     "should_stop",
     "transformers_callback",
 ]

@@ -63,9 +63,9 @@ class State:
     def finish_step(
         self, *, total: int | None = None, loss: SupportsFloat | None = None, samples: int | None = None, **metrics: SupportsFloat
     ) -> bool:
-        """Finishes a step: reports it, and saves if a save is due. Call it on every rank, after the optimizer and everything else that
-        changes the state. The arguments are those of `report`. Returns whether the program must end now: after the last step, and after
-        a request to stop.
+        """Finishes a step: reports it, and saves if a save is due, also because a node of the job goes. Call it on every rank, after the
+        optimizer and everything else that changes the state. The arguments are those of `report`. Returns whether the program must end
+        now: after the last step, and after a request to stop.
 
         Raises as `checkpoint` and `should_stop` do.
         """
@@ -78,7 +78,7 @@ class State:
             self._protection.arm()
         is_last = total is not None and self.step >= total
         stops = session.should_stop()
-        if stops or is_last or self._is_due():
+        if stops or is_last or self._session.should_save() or self._is_due():
             self._save()
         return stops or is_last
 

@@ -38,6 +38,7 @@ from muster_contract.notices import NoticeReason
 from muster_contract.reports import NodeNotice
 from muster_contract.text import text_of
 from muster_trainer.host import node_notice
+from muster_trainer.host.node_notice import NewNotices
 from muster_trainer.host.ranks import Alone, Ranks, meet
 from muster_trainer.training.resume_point import ResumePoint
 from muster_training.copies import copy_share
@@ -76,11 +77,19 @@ def should_stop() -> bool:
     return current().should_stop()
 
 
+def should_save() -> bool:
+    """Returns whether to save now and go on, because a node of the job goes. Call it after `should_stop`, on every rank.
+
+    It returns True once for each notice, on all ranks after the same call of `should_stop`. Outside Muster it returns False.
+    """
+    return current().should_save()
+
+
 def notice() -> NodeNotice | None:
     """Returns the notice that a node of the job goes, or takes no new pods. None without one. Ranks may see it at different steps.
 
-    It has `node`, `signal`, `goes`, and the Unix times `since` and `goes_at`; `goes_at` is None if it is unknown. A program that saves
-    because of a notice does so on all ranks at the same step, so let rank 0 decide.
+    It has `node`, `signal`, `goes`, and the Unix times `since` and `goes_at`; `goes_at` is None if it is unknown. To save because of a
+    notice, use `should_save`.
     """
     replica = current().replica
     return None if replica is None else node_notice.read(replica.state_dir)
@@ -157,6 +166,8 @@ class Session:
         self._requested = False
         self._listens = False
         self._stopping = False
+        decides = self.environment.in_world and self.environment.rank == 0
+        self._notices = NewNotices(replica.state_dir) if replica is not None and decides else None
         self._total: int | None = None
         self._resumed = False
         self._resume_point: ResumePoint | None = None
@@ -270,10 +281,14 @@ class Session:
         if not self._listens:
             self._listen()
         self._calls += 1
-        if not self._stopping and self.ranks.stops(self._calls, self._requested):
+        is_announced = self._notices is not None and self._notices.has_come()
+        if not self._stopping and self.ranks.stops(self._calls, self._requested, save=is_announced):
             self._stopping = True
             self.sender.send(PhaseEvent(phase=Activity.STOPPING))
         return self._stopping
+
+    def should_save(self) -> bool:
+        return self._listens and not self._stopping and self.ranks.saves
 
     def _listen(self) -> None:
         """Installs a handler of SIGTERM. It also calls the program's handler, if there is one."""

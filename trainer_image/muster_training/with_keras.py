@@ -11,7 +11,7 @@ import numpy as np
 from muster_contract.errors import BadConfiguration
 from muster_contract.events import Registered
 from muster_training.saves import Checkpoint
-from muster_training.session import checkpoint, current, environment, report, report_metrics, should_stop
+from muster_training.session import checkpoint, current, environment, report, report_metrics, should_save, should_stop
 
 WEIGHTS = "keras.weights.h5"
 RANDOM = "keras.random.npz"
@@ -58,7 +58,8 @@ class MusterCallback(keras.callbacks.Callback):  # type: ignore[misc]
         report(step=self._step, total=total, loss=metrics.pop("loss", None))
         report_metrics(self._step, metrics)
         self._stopping = should_stop()
-        if self._stopping or self._step // self._every > self._saved // self._every or self._step >= total:
+        is_due = self._step // self._every > self._saved // self._every or should_save()
+        if self._stopping or is_due or self._step >= total:
             self._save()
         if self._stopping or self._step >= total:
             self.model.stop_training = True

@@ -22,7 +22,7 @@ from muster_contract.events import Activity
 from muster_training.generators import States, generators_of, read_states, set_states
 from muster_training.parts import RANDOM, Copied, Part, part_of, random_parts
 from muster_training.protection import Protection
-from muster_training.session import checkpoint, current, environment, notify, phase, report, should_stop
+from muster_training.session import checkpoint, current, environment, notify, phase, report, should_save, should_stop
 
 FILE = "lightning.ckpt"
 EPOCH = "epoch"
@@ -86,7 +86,7 @@ class MusterCallback(Callback):
         self._finish(trainer)
         report(step=step, total=self._total, loss=outputs.get("loss") if isinstance(outputs, Mapping) else outputs)
         stop = should_stop()
-        if stop or step % self._every == 0 or step == self._total:
+        if stop or step % self._every == 0 or step == self._total or should_save():
             self._save(trainer)
         if stop:
             self._stop(trainer)

@@ -24,7 +24,17 @@ from muster_contract.events import Activity
 from muster_training.generators import States, read_states, set_states
 from muster_training.parts import Part, part_of, random_parts
 from muster_training.protection import Protection
-from muster_training.session import checkpoint_copy, current, environment, phase, report, report_metrics, resumed_from, should_stop
+from muster_training.session import (
+    checkpoint_copy,
+    current,
+    environment,
+    phase,
+    report,
+    report_metrics,
+    resumed_from,
+    should_save,
+    should_stop,
+)
 
 
 class MusterCallback(TrainerCallback):
@@ -89,6 +99,8 @@ class MusterCallback(TrainerCallback):
             self._stopping = True
             control.should_save = control.should_training_stop = True
             control.should_evaluate = False  # an evaluation may take longer than the grace period
+        elif should_save():
+            control.should_save = True
         self._expect(control)
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:

@@ -88,6 +88,24 @@ def test_ranks_never_pass_the_call_at_which_another_stops(world: int, requested_
     assert not limit or max(calls) <= limit
 
 
+def test_all_ranks_save_at_the_same_calls_once_for_each_wish_of_rank_0() -> None:
+    with world_of(3) as (ranks, _):
+
+        def train(rank: Ranks) -> list[int]:
+            saves = []
+            for call in range(1, 200):
+                time.sleep(0.0005 * rank.rank)
+                assert not rank.stops(call, False, save=rank.rank == 0 and call in (20, 90))
+                saves += [call] if rank.saves else []
+            return saves
+
+        first, *others = on_all(ranks, train)
+        assert others == [first, first]
+        assert len(first) == 2
+        assert first[0] >= 20
+        assert first[1] >= 90
+
+
 def test_a_killed_rank_is_a_lost_peer_for_waiting_ranks() -> None:
     with world_of(3) as (ranks, _):
         killed = ranks[2]

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ import muster_training as muster
 from muster_contract.checkpoint_layout import parse_checkpoint_name
 from muster_contract.environment import PREFIX
 from muster_contract.events import Event, encode_event
+from muster_contract.reports import NodeNotice
+from muster_trainer.host import node_notice
 from muster_training import session
 from muster_training.place import LAUNCHERS, environment_of
 from tests.support.own_loops import own_environment, own_replica
@@ -287,6 +290,18 @@ def test_figures_that_are_not_numbers_are_left_out(enter: Enter) -> None:
     first, second = of(sent, "step")
     assert ("loss" in first, second["loss"]) == (False, "nan")
     assert [event["metrics"] for event in of(sent, "evaluation")] == [{"recall": 0.5}]
+
+
+def test_a_notice_is_a_wish_to_save_once_at_the_next_step(tmp_path: Path, enter: Enter) -> None:
+    notice = NodeNotice(node="spot-1", signal="cordon", since=1.0, goes=True)
+    enter(tmp_path / "storage", state_dir=tmp_path)
+    assert [muster.should_save(), muster.should_stop(), muster.should_save()] == [False] * 3
+    node_notice.write(tmp_path, notice)
+    assert [(muster.should_stop(), muster.should_save()) for _ in range(3)] == [(False, True), (False, False), (False, False)]
+    node_notice.write(tmp_path, None)
+    assert (muster.should_stop(), muster.should_save()) == (False, False)
+    node_notice.write(tmp_path, replace(notice, node="spot-2"))
+    assert (muster.should_stop(), muster.should_save()) == (False, True)
 
 
 FORKS = """

@@ -18,6 +18,19 @@ NAME = "notice.json"
 _LONGEST = 8192
 
 
+class NewNotices:
+    """Notices that hold, each of them once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._seen: NodeNotice | None = None
+
+    def has_come(self) -> bool:
+        """Whether there is a notice that differs from that of the last call."""
+        before, self._seen = self._seen, read(self._folder)
+        return self._seen is not None and self._seen != before
+
+
 def write(folder: Path, notice: NodeNotice | None) -> None:
     """Replaces the file, or removes it if there is no notice. Raises OSError."""
     path = folder / NAME

@@ -46,17 +46,20 @@ MOST_AHEAD = 20
 
 
 class Ranks(Protocol):
-    """The ranks of a world, as `muster_trainer.training.agreement` needs them, and their vote on a stop."""
+    """The ranks of a world, as `muster_trainer.training.agreement` needs them, and their votes on a stop and a save."""
 
     rank: int
+    saves: bool = False
+    """Whether all ranks save at the newest call of `stops`."""
 
     def broadcast(self, text: str) -> str:
         return self.gather(text)[0]
 
     def gather(self, text: str) -> list[str]: ...
 
-    def stops(self, call: int, requested: bool) -> bool:
-        """Whether the world stops at this call. `call` counts the calls of this rank. The answer to a call is the same on all ranks."""
+    def stops(self, call: int, requested: bool, *, save: bool = False) -> bool:
+        """Whether the world stops at this call. `call` counts the calls of this rank. The answer to a call is the same on all ranks. With
+        `save`, rank 0 asks all ranks to save."""
 
     def leave(self) -> None:
         """Announces to the other ranks that this rank ends normally."""
@@ -71,7 +74,8 @@ class Alone(Ranks):
     def gather(self, text: str) -> list[str]:
         return [text]
 
-    def stops(self, call: int, requested: bool) -> bool:
+    def stops(self, call: int, requested: bool, *, save: bool = False) -> bool:
+        self.saves = save
         return requested
 
     def leave(self) -> None:
@@ -97,15 +101,16 @@ class Table:
         self._last_grant: tuple[int, float] | None = None
         self._granted = 0
         self._stop_at: int | None = None
+        self._saves_at: set[int] = set()
 
     @property
     def stop_at(self) -> int | None:
         return self._stop_at
 
     def stops(self, call: int, requested: bool) -> tuple[bool, int]:
-        """Whether to stop at this call, and the last call at which the world certainly goes on.
+        """Whether to stop at this call, and the last call at which the world certainly goes on and saves nothing.
 
-        A stop begins at the first call that no rank has an answer for. So no rank is past that call.
+        A stop begins at the first call that no rank has an answer for. So no rank is past that call. The same holds for a save.
         """
         with self._changed:
             if requested and self._stop_at is None:
@@ -114,7 +119,14 @@ class Table:
                 return call >= self._stop_at, self._stop_at - 1
             if call > self._granted:
                 self._granted = call + self._ahead(call)
-            return False, self._granted
+            return False, min([self._granted, *(each - 1 for each in self._saves_at if each > call)])
+
+    def request_save(self) -> None:
+        with self._changed:
+            self._saves_at.add(self._granted + 1)
+
+    def saves(self, call: int) -> bool:
+        return call in self._saves_at
 
     def _ahead(self, call: int) -> int:
         """The number of calls in about AHEAD_SECONDS, at the rate since the last answer, because an older rate may be far too high."""
@@ -199,7 +211,10 @@ class RankZero(Ranks):
         self._number += 1
         return self._table.gather(self._number, 0, text)
 
-    def stops(self, call: int, requested: bool) -> bool:
+    def stops(self, call: int, requested: bool, *, save: bool = False) -> bool:
+        if save:
+            self._table.request_save()
+        self.saves = self._table.saves(call)
         return self._table.stops(call, requested)[0]
 
     def leave(self) -> None:
@@ -270,7 +285,7 @@ class RankZero(Ranks):
     def _answer(self, lines: Lines, rank: int, message: dict[str, Any]) -> None:
         if "call" in message:
             stop, until = self._table.stops(int(message["call"]), bool(message["requested"]))
-            lines.send(stop=stop, until=until)
+            lines.send(stop=stop, until=until, save=self._table.saves(int(message["call"])))
             return
         try:
             lines.send(texts=self._table.gather(int(message["gather"]), rank, str(message["text"])))
@@ -298,7 +313,8 @@ class OtherRank(Ranks):
         texts: list[str] = answer["texts"]
         return texts
 
-    def stops(self, call: int, requested: bool) -> bool:
+    def stops(self, call: int, requested: bool, *, save: bool = False) -> bool:
+        self.saves = False
         if self._rank_zero_ended:
             return self._stop_at is not None and call >= self._stop_at
         if call <= self._until and requested == self._requested:
@@ -307,6 +323,7 @@ class OtherRank(Ranks):
         if self._rank_zero_ended:
             return self._stop_at is not None and call >= self._stop_at
         self._requested, self._until = requested, int(answer["until"])
+        self.saves = bool(answer["save"])
         return bool(answer["stop"])
 
     def leave(self) -> None:

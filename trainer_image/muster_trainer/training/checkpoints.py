@@ -8,10 +8,9 @@ from collections.abc import Callable
 from muster_contract.errors import StorageUnavailable
 from muster_contract.events import Activity, CommitReason
 from muster_contract.notices import NoticeReason
-from muster_contract.reports import NodeNotice
 from muster_trainer.checkpoint import Fence, Store
 from muster_trainer.checkpoint.objects import Location, location_of
-from muster_trainer.host import node_notice
+from muster_trainer.host.node_notice import NewNotices
 from muster_trainer.training.agreement import agree, gather, of_all
 from muster_trainer.training.interval import SaveInterval
 from muster_trainer.training.outage import Outage
@@ -51,7 +50,7 @@ class Checkpoints:
         self.saved_before: int | None = None
         self._first = 0
         self._is_registered = True
-        self._notice: NodeNotice | None = None
+        self._notices = NewNotices(run.env.state_dir)
 
     @property
     def path(self) -> Location | None:
@@ -95,17 +94,9 @@ class Checkpoints:
             return False
         if self.outage.is_on:
             return self.outage.is_due
-        if self._is_announced():
+        if self._notices.has_come():
             return True
         return saver.interval.seconds is not None and self._clock() - saver.began >= saver.interval.seconds
-
-    def _is_announced(self) -> bool:
-        """Whether there is a notice for which nothing was saved yet."""
-        notice = node_notice.read(self._run.env.state_dir)
-        if notice == self._notice:
-            return False
-        self._notice = notice
-        return notice is not None
 
     def is_due(self, done: int) -> bool:
         """Whether a save is due by the number of steps."""
