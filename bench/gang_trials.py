@@ -121,7 +121,7 @@ def main() -> None:
             waits += PERMIT_SECONDS
         operator = stack.enter_context(operating(cluster, folder / "operator"))
         pods = stack.enter_context(Watched(cluster.admin, "/api/v1/pods", labelSelector="muster.dev/job-name").working())
-        jobs = stack.enter_context(Watched(cluster.admin, "/apis/muster.dev/v1alpha1/trainingjobs").working())
+        jobs = stack.enter_context(Watched(cluster.admin, "/apis/muster.dev/v1beta1/trainingjobs").working())
         canary = stack.enter_context(Canary(cluster).working())
         setting = Setting(cluster, operator, pods, jobs, canary, queued=queued, standstill_seconds=STANDSTILL_SECONDS + waits)
         seeds = [f"{options.seed}-{number}" for number in range(options.trials)]

@@ -241,7 +241,7 @@ def test_a_user_with_the_right_to_patch_a_job_can_suspend_it_but_not_read_its_se
 # the operator's own account
 
 
-OWNER = {"apiVersion": "muster.dev/v1alpha1", "kind": "TrainingJob", "name": "x", "uid": "1", "controller": True}
+OWNER = {"apiVersion": "muster.dev/v1beta1", "kind": "TrainingJob", "name": "x", "uid": "1", "controller": True}
 LABELS = {"muster.dev/job-name": "x", "muster.dev/job-uid": "1"}
 POD_LABELS = {**LABELS, "app.kubernetes.io/name": "muster-training"}
 
@@ -355,7 +355,7 @@ FENCED: dict[str, tuple[str, str, Object, str]] = {
     "an Event of the cluster": (
         EVENTS,
         "kube-system",
-        event({"kind": "TrainingJob", "apiVersion": "muster.dev/v1alpha1"}),
+        event({"kind": "TrainingJob", "apiVersion": "muster.dev/v1beta1"}),
         "cluster itself",
     ),
     "an Event of a Deployment": (EVENTS, "", event({"kind": "Deployment", "apiVersion": "apps/v1"}), "Events are about"),
@@ -363,7 +363,7 @@ FENCED: dict[str, tuple[str, str, Object, str]] = {
     "an Event in the name of the kubelet": (
         EVENTS,
         "",
-        event({"kind": "TrainingJob", "apiVersion": "muster.dev/v1alpha1"}, reportingComponent="kubelet"),
+        event({"kind": "TrainingJob", "apiVersion": "muster.dev/v1beta1"}, reportingComponent="kubelet"),
         "Events are about",
     ),
     "a service with an address": (SERVICES, "", service(), "headless"),
@@ -395,7 +395,7 @@ def test_the_account_of_the_operator_creates_only_objects_of_jobs(cluster: Clust
         assert answer(hijacker, SERVICES.format(where), service(clusterIP="None")) == ""
         assert answer(hijacker, POLICIES.format(where), policy({"matchLabels": LABELS})) == ""
         for honest in (
-            event({"kind": "TrainingJob", "apiVersion": "muster.dev/v1alpha1"}),
+            event({"kind": "TrainingJob", "apiVersion": "muster.dev/v1beta1"}),
             event({"kind": "Pod", "apiVersion": "v1"}, reason="Unreadable"),
         ):
             assert answer(hijacker, EVENTS.format(where), _in(where, honest)) == ""

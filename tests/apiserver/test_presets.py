@@ -18,7 +18,7 @@ from tests.support.presets import preset
 from tests.support.texts import absent
 from tests.support.waiting import wait_until
 
-PRESETS = "/apis/muster.dev/v1alpha1/trainingpresets"
+PRESETS = "/apis/muster.dev/v1beta1/trainingpresets"
 SMALL: dict[str, Any] = {
     "template": {"spec": {"containers": [{"name": "trainer", "env": [{"name": "NCCL_DEBUG", "value": "INFO"}]}]}},
     "roles": {"worker": {"template": {"spec": {"nodeSelector": {"pool": "a"}}}}},

@@ -152,7 +152,7 @@ def test_the_page_of_a_cluster_shows_jobs_explanation_logs_and_deleted_jobs(
             assert "The job runs" in page
             assert "epoch 2 of 3" in page
             assert 'data-part="Loss"' in page
-            jobs.api.delete(f"/apis/muster.dev/v1alpha1/namespaces/{space}/trainingjobs/digits")
+            jobs.api.delete(f"/apis/muster.dev/v1beta1/namespaces/{space}/trainingjobs/digits")
             leave(tmp_path / "storage" / space / "digits")
             status, page = site.page(f"/jobs/gone/{space}/digits", cookie)
             assert status == 200

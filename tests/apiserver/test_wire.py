@@ -90,7 +90,7 @@ def test_events_of_pods_cause_no_reads(jobs: Jobs, kubelet: Kubelet, nodes: Node
     reads = [each["requestURI"] for each in new if each["verb"] in ("get", "list")]
     pages = [uri for uri in reads if "limit=" in uri and "digits" not in uri]
     assert [uri for uri in reads if uri not in pages and "later" not in uri and "earlier" not in uri] == []
-    rounds = [uri for uri in pages if urlsplit(uri).path == "/apis/muster.dev/v1alpha1/trainingjobs" and "continue=" not in uri]
+    rounds = [uri for uri in pages if urlsplit(uri).path == "/apis/muster.dev/v1beta1/trainingjobs" and "continue=" not in uri]
     assert len(rounds) <= 2, "a young operator may still list everything twice, because its watches have just started"
 
 

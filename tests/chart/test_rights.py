@@ -12,7 +12,7 @@ from tests.chart.chart_variants import CHART, VARIANTS, Manifest, Render
 
 JOBS = {
     ("muster.dev", "trainingjobs"): {"get", "list", "watch", "delete"},
-    ("muster.dev", "trainingjobs/status"): {"update"},
+    ("muster.dev", "trainingjobs/status"): {"update", "patch"},
     ("muster.dev", "trainingjobs/finalizers"): {"update"},
     ("", "pods"): {"get", "list", "watch", "create", "delete"},
     ("", "services"): {"get", "list", "watch", "create", "delete"},
@@ -23,6 +23,11 @@ JOBS = {
 }
 TOKENS = {("authentication.k8s.io", "tokenreviews"): {"create"}, ("authorization.k8s.io", "subjectaccessreviews"): {"create"}}
 PRESETS = {("muster.dev", "trainingpresets"): {"get", "list", "watch"}}
+DEFINITIONS = {
+    ("muster.dev", "trainingpresets"): {"get", "list", "watch", "patch"},
+    ("apiextensions.k8s.io", "customresourcedefinitions"): {"get"},
+    ("apiextensions.k8s.io", "customresourcedefinitions/status"): {"patch"},
+}
 NODES = {("", "nodes"): {"list", "watch"}}
 LEADER = {
     ("coordination.k8s.io", "leases"): {"create", "get", "update", "patch"},
@@ -49,12 +54,12 @@ def granted(manifests: list[Manifest], account: str = "muster") -> dict[str | No
 
 
 def test_the_operator_may_do_what_it_needs_and_nothing_else(render: Render) -> None:
-    assert granted(render()) == {None: {**JOBS, **TOKENS, **PRESETS, **NODES}, "muster-system": LEADER}
+    assert granted(render()) == {None: {**JOBS, **TOKENS, **DEFINITIONS, **NODES}, "muster-system": LEADER}
 
 
 @pytest.mark.parametrize("off", ["nodeNotices", "capacity"])
 def test_an_operator_that_reads_notices_or_capacity_classes_may_read_nodes(render: Render, off: str) -> None:
-    assert granted(render({off: {"enabled": False}})) == {None: {**JOBS, **TOKENS, **PRESETS, **NODES}, "muster-system": LEADER}
+    assert granted(render({off: {"enabled": False}})) == {None: {**JOBS, **TOKENS, **DEFINITIONS, **NODES}, "muster-system": LEADER}
 
 
 def test_an_operator_may_read_node_claims_only_if_the_values_say_so(render: Render) -> None:
@@ -64,7 +69,7 @@ def test_an_operator_may_read_node_claims_only_if_the_values_say_so(render: Rend
 
 def test_an_operator_that_reads_neither_has_no_right_to_nodes(render: Render) -> None:
     neither = {"nodeNotices": {"enabled": False}, "capacity": {"enabled": False}}
-    assert granted(render(neither)) == {None: {**JOBS, **TOKENS, **PRESETS}, "muster-system": LEADER}
+    assert granted(render(neither)) == {None: {**JOBS, **TOKENS, **DEFINITIONS}, "muster-system": LEADER}
 
 
 def test_kueue_adds_the_rights_to_workloads_where_jobs_are_and_to_what_admission_names(render: Render) -> None:

@@ -20,7 +20,7 @@ from muster.api.spec import CHIEF, EVALUATOR, PS, WORKER, Communication, Trainin
 from muster.strategies.registry import STRATEGIES
 
 GOOD: dict[str, Any] = {
-    "apiVersion": "muster.dev/v1alpha1",
+    "apiVersion": "muster.dev/v1beta1",
     "kind": "TrainingJob",
     "metadata": {"name": "digits", "labels": {"a": "b"}},
     "spec": {

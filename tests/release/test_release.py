@@ -25,7 +25,7 @@ UV = Path(sys.executable).with_name("uv")
 PLATFORM = f"linux-{architecture()}"
 SECONDS = 580
 JOB = {
-    "apiVersion": "muster.dev/v1alpha1",
+    "apiVersion": "muster.dev/v1beta1",
     "kind": KIND,
     "metadata": {"name": "counted"},
     "spec": {"strategy": "DDP", "trainer": {"script": "count.py"}, "roles": {"worker": {"replicas": 1}}},

@@ -67,7 +67,7 @@ def job(name: str, **spec: Any) -> Manifest:
         template = {"spec": {"containers": [{"name": "trainer", "volumeMounts": [EVENTS]}]}}
         roles = {name: {"template": template, **role} for name, role in roles.items()}
     return {
-        "apiVersion": "muster.dev/v1alpha1",
+        "apiVersion": "muster.dev/v1beta1",
         "kind": "TrainingJob",
         "metadata": {"name": name},
         "spec": {**spec, "roles": roles},

@@ -75,7 +75,7 @@ save(steps, "Final")
 def job(name: str = "tiny", *, replicas: int = 2, trainer: Mapping[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
     """A job document; by default 2000 steps of 10 ms on two workers, and none of them takes time once it has resumed."""
     return {
-        "apiVersion": "muster.dev/v1alpha1",
+        "apiVersion": "muster.dev/v1beta1",
         "kind": "TrainingJob",
         "metadata": {"name": name},
         "spec": {

@@ -38,4 +38,4 @@ H100_8: dict[str, Any] = {
 def preset(name: str = "h100-8", **spec: Any) -> dict[str, Any]:
     """A TrainingPreset. Without fields, it is the one of the nodes with eight GPUs."""
     metadata = {"name": name}
-    return {"apiVersion": "muster.dev/v1alpha1", "kind": "TrainingPreset", "metadata": metadata, "spec": spec or copy.deepcopy(H100_8)}
+    return {"apiVersion": "muster.dev/v1beta1", "kind": "TrainingPreset", "metadata": metadata, "spec": spec or copy.deepcopy(H100_8)}

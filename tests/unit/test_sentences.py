@@ -198,7 +198,7 @@ def different_environments() -> str:
 
 
 def refused_file(more: str = "", *, trainer: str = "{task: digits}") -> str:
-    head = "apiVersion: muster.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: digits}\n"
+    head = "apiVersion: muster.dev/v1beta1\nkind: TrainingJob\nmetadata: {name: digits}\n"
     with pytest.raises(InvalidJobError) as refused:
         parse_job(f"{head}spec:\n  strategy: DDP\n  trainer: {trainer}\n{more}", source="job.yaml")
     return str(refused.value)

@@ -16,7 +16,7 @@ SERVER = "https://kubernetes.default.svc"
 
 
 def main(namespace, name, strategy, workers, seconds):
-    jobs = f"/apis/muster.dev/v1alpha1/namespaces/{namespace}/trainingjobs"
+    jobs = f"/apis/muster.dev/v1beta1/namespaces/{namespace}/trainingjobs"
     call("DELETE", f"{jobs}/{name}", {"propagationPolicy": "Foreground"})
     deadline = time.monotonic() + seconds
     wait(deadline, "an earlier test's job to go", lambda: call("GET", f"{jobs}/{name}") is None)
@@ -44,7 +44,7 @@ def main(namespace, name, strategy, workers, seconds):
 
 def job_of(name, strategy, workers):
     return {
-        "apiVersion": "muster.dev/v1alpha1",
+        "apiVersion": "muster.dev/v1beta1",
         "kind": "TrainingJob",
         "metadata": {"name": name},
         "spec": {

@@ -5,7 +5,7 @@
   verbs: [get, list, watch, delete] # delete: spec.ttlSecondsAfterFinished
 - apiGroups: [muster.dev]
   resources: [trainingjobs/status]
-  verbs: [update]
+  verbs: [update, patch] # patch: an empty one, so that a job is stored in the newest version of the API
 # Owner references that block deletion need this if OwnerReferencesPermissionEnforcement is on.
 - apiGroups: [muster.dev]
   resources: [trainingjobs/finalizers]

@@ -12,7 +12,19 @@ from muster.admission import cel, change_policy
 from muster.admission.preset import PRESET_NAME
 from muster.admission.structural import Schema, part_of, structural_schema
 from muster.admission.template import template_schema
-from muster.api.constants import GROUP, KIND, PLURAL, PRESET_KIND, PRESET_PLURAL, PRESET_SHORT_NAME, SHORT_NAME, VERSION
+from muster.api.constants import (
+    API_VERSION,
+    DEPRECATED_API_VERSION,
+    DEPRECATED_VERSION,
+    GROUP,
+    KIND,
+    PLURAL,
+    PRESET_KIND,
+    PRESET_PLURAL,
+    PRESET_SHORT_NAME,
+    SHORT_NAME,
+    VERSION,
+)
 from muster.api.preset import Defaults
 from muster.api.spec import WORKER, TrainingJobSpec
 from muster.api.status import TrainingJobStatus, described
@@ -70,7 +82,10 @@ def preset_definition() -> dict[str, Any]:
 
 
 def _definition(kind: str, scope: str, names: dict[str, Any], version: dict[str, Any], whole: Schema) -> dict[str, Any]:
-    """The CustomResourceDefinition of a kind with one version."""
+    """The CustomResourceDefinition of a kind. Both versions have the same schema, so that no webhook has to convert objects."""
+    warning = f"{DEPRECATED_API_VERSION} {kind} is deprecated: write {API_VERSION}. No field differs"
+    deprecated = {"deprecated": True, "deprecationWarning": warning}
+    version = {**version, "schema": {"openAPIV3Schema": whole}}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -79,7 +94,11 @@ def _definition(kind: str, scope: str, names: dict[str, Any], version: dict[str,
             "group": GROUP,
             "scope": scope,
             "names": {"kind": kind, "listKind": f"{kind}List", **names},
-            "versions": [{"name": VERSION, "served": True, "storage": True, **version, "schema": {"openAPIV3Schema": whole}}],
+            "conversion": {"strategy": "None"},
+            "versions": [
+                {"name": VERSION, "served": True, "storage": True, **version},
+                {"name": DEPRECATED_VERSION, "served": True, "storage": False, **deprecated, **version},
+            ],
         },
     }
 
@@ -139,10 +158,13 @@ def _text(definition: dict[str, Any]) -> str:
 
 
 class _PlainDumper(yaml.SafeDumper):
-    """Writes every part in full, because anchors are hard to read in a schema."""
+    """Writes every part in full, because anchors are hard to read in a schema. Only the schema that both versions share is written once."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        return True
+        return not (isinstance(data, dict) and "openAPIV3Schema" in data)
+
+    def generate_anchor(self, node: yaml.Node) -> str:
+        return "schema"
 
 
 def _column(name: str, kind: str, path: str, description: str, priority: int) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from muster.admission.conditions import Schema, negated
 from muster.admission.definitions import schema as structural
 from muster.admission.rules import SPEC, Part, Rule, rules_for, rules_for_all
 from muster.admission.structural import part_of
-from muster.api.constants import API_VERSION, KIND
+from muster.api.constants import API_VERSION, DEPRECATED_API_VERSION, KIND
 from muster.strategies.base import Strategy
 from muster.strategies.registry import BUILT_IN, RESERVED_BUILT_IN
 
@@ -29,7 +29,7 @@ def job_schema(strategies: Sequence[Strategy] = BUILT_IN) -> Schema:
     """The JSON schema of a job file with one of these strategies."""
     whole: Schema = _converted(structural())
     properties = whole["properties"]
-    properties["apiVersion"]["const"] = API_VERSION
+    properties["apiVersion"]["enum"] = [API_VERSION, DEPRECATED_API_VERSION]
     properties["kind"]["const"] = KIND
     properties["metadata"] = _metadata()
     properties["status"] = {

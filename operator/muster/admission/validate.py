@@ -20,6 +20,7 @@ from muster.admission.rules import DNS_LABEL, SPEC, Rule, rules_for, rules_for_a
 from muster.admission.sentences import not_one_of
 from muster.admission.template import env_problems, template_problems, template_remarks
 from muster.api import grace
+from muster.api.constants import API_VERSION, DEPRECATED_API_VERSION
 from muster.api.job import TrainingJob
 from muster.api.problems import Problem
 from muster.api.spec import Communication, Role, RoleName, StrategyName, Trainer, TrainingJobSpec
@@ -57,10 +58,16 @@ def remarks(job: TrainingJob) -> list[Problem]:
     """What may be wrong with a valid job."""
     trainer, roles = job.spec.trainer, job.spec.roles
     return [
+        *_version_remarks(job),
         *capacity_remarks(job.spec),
         *(problem for name, role in roles.items() for problem in template_remarks(name, role.template)),
         *(Problem(f"spec.trainer.config.{name}", message) for name, message in slips(trainer.config) if trainer.task is None),
     ]
+
+
+def _version_remarks(job: TrainingJob) -> Iterator[Problem]:
+    if job.api_version == DEPRECATED_API_VERSION:
+        yield Problem("apiVersion", f"{DEPRECATED_API_VERSION} is deprecated: write {API_VERSION}. No field differs")
 
 
 def _problems(job: TrainingJob, strategy: Strategy, unread: Collection[str]) -> list[Problem]:

@@ -3,8 +3,11 @@
 from muster_contract.environment import PREFIX
 
 GROUP = "muster.dev"
-VERSION = "v1alpha1"
+VERSION = "v1beta1"
 API_VERSION = f"{GROUP}/{VERSION}"
+DEPRECATED_VERSION = "v1alpha1"
+"""Served beside VERSION, with the same schema, so the API server converts objects without a webhook: it changes their apiVersion alone."""
+DEPRECATED_API_VERSION = f"{GROUP}/{DEPRECATED_VERSION}"
 KIND = "TrainingJob"
 PLURAL = "trainingjobs"
 SHORT_NAME = "tj"

@@ -29,7 +29,9 @@ class Metadata(ApiModel):
 class TrainingJob(ApiModel):
     """A distributed training job."""
 
-    api_version: Literal["muster.dev/v1alpha1"] = Field(default="muster.dev/v1alpha1", description="muster.dev/v1alpha1")
+    api_version: Literal["muster.dev/v1beta1", "muster.dev/v1alpha1"] = Field(
+        default="muster.dev/v1beta1", description="muster.dev/v1beta1"
+    )
     kind: Literal["TrainingJob"] = Field(default="TrainingJob", description="TrainingJob")
     metadata: Metadata = Field(description="Name and the rest of an object's metadata.")
     spec: TrainingJobSpec = Field(description="The desired training.")

@@ -52,7 +52,7 @@ class PresetMetadata(ApiModel):
 class TrainingPreset(ApiModel):
     """Defaults for training jobs, by name, in all namespaces."""
 
-    api_version: Literal["muster.dev/v1alpha1"] = Field(description="muster.dev/v1alpha1")
+    api_version: Literal["muster.dev/v1beta1", "muster.dev/v1alpha1"] = Field(description="muster.dev/v1beta1")
     kind: Literal["TrainingPreset"] = Field(description="TrainingPreset")
     metadata: PresetMetadata = Field(description="Name and the rest of an object's metadata.")
     spec: Defaults = Field(description="What jobs that name the preset get where they set nothing themselves.")

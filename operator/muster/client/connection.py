@@ -13,6 +13,7 @@ import yaml
 from kubernetes.aio import client, config
 
 from muster.admission.oversized import without_oversized_spec
+from muster.api.constants import API_VERSION
 from muster.client import errors
 from muster.client.cuts import Cuts
 from muster.kubernetes.api_paths import ApiPath, InvalidNameError, collection, member
@@ -187,7 +188,10 @@ def client_error(error: ClusterError, *, context: str) -> errors.ClientError:
     return errors.ClientError(f"the API server answered {message}")
 
 
-NOT_INSTALLED = "the cluster has no TrainingJob definition: install Muster (helm install muster charts/muster), or choose another --context"
+NOT_INSTALLED = (
+    f"the cluster has no TrainingJob definition with {API_VERSION}: install or upgrade Muster (helm upgrade --install muster "
+    "charts/muster), or choose another --context"
+)
 
 
 def _one_line(text: str) -> str:

@@ -14,7 +14,7 @@ from muster.api.constants import API_VERSION, JOB_NAME_LABEL, KIND, PLURAL, PRES
 from muster.control.cluster import Child, Listing, Unreadable
 from muster.control.job_store import slim
 from muster.kubernetes.api_paths import ApiPath, collection, member
-from muster.kubernetes.api_server import JSON, METADATA, ApiServer
+from muster.kubernetes.api_server import JSON, MERGE_PATCH, METADATA, METADATA_LIST, ApiServer
 from muster.kubernetes.credentials import load_configuration
 from muster.kubernetes.errors import NotFoundError, RefusedError, UnavailableError, UnreadableAnswerError
 from muster.kubernetes.objects import Object, key_of, owner_of
@@ -144,6 +144,10 @@ class Gateway:
     async def replace_status(self, manifest: Object) -> Object:
         return await self._write("PUT", _path(manifest, subresource="status"), manifest)
 
+    async def patch(self, path: ApiPath, patch: Object) -> None:
+        """Applies a JSON merge patch. After an empty one, the object is stored in the newest version of its kind."""
+        await self._write("PATCH", path, patch, accept=METADATA, content=MERGE_PATCH)
+
     async def delete(self, existing: Object) -> None:
         options = {"preconditions": {"uid": existing["metadata"]["uid"]}}
         await self._write("DELETE", _path(existing), options)
@@ -161,6 +165,12 @@ class Gateway:
         policies = await self._everywhere(_NETWORKING, "networkpolicies", _owned, unreadable, **selected) if self._policies else None
         children = tuple(child for child in pods if child is not None)
         return Listing(tuple(jobs), children, tuple(services), None if policies is None else tuple(policies), tuple(unreadable))
+
+    async def paths(self, version: str, plural: str) -> list[ApiPath]:
+        """The paths of all objects of a kind, in all namespaces, also of those that cannot be read."""
+        pages = self._server.pages(collection(version, plural), accept=METADATA_LIST)
+        found = [obj["metadata"] async for page in pages for obj in page["items"]]
+        return [member(collection(version, plural, namespace=each.get("namespace")), each["name"]) for each in found]
 
     def folders(self, version: str, plural: str) -> list[ApiPath]:
         """The paths of all objects of a kind that this installation manages: one, or one per namespace."""
@@ -199,16 +209,23 @@ class Gateway:
 
     # requests
 
-    async def _write(self, verb: str, path: ApiPath, body: Object, *, accept: str = JSON) -> Object:
+    async def _write(self, verb: str, path: ApiPath, body: Object, *, accept: str = JSON, content: str = JSON) -> Object:
         if not self._may_write():
             raise UnavailableError("another operator may lead; this one writes only while it holds the lease")
-        return await self.request(verb, path, body=body, accept=accept)
+        return await self.request(verb, path, body=body, accept=accept, content=content)
 
     async def request(
-        self, verb: str, path: ApiPath, *, body: Object | None = None, query: dict[str, str] | None = None, accept: str = JSON
+        self,
+        verb: str,
+        path: ApiPath,
+        *,
+        body: Object | None = None,
+        query: dict[str, str] | None = None,
+        accept: str = JSON,
+        content: str = JSON,
     ) -> Object:
         """Sends a request. Returns the object in the answer. Raises a ClusterError."""
-        return await self._server.request(verb, path, body=body, query=query, accept=accept)
+        return await self._server.request(verb, path, body=body, query=query, accept=accept, content=content)
 
 
 def _folder(manifest: Object) -> ApiPath:

@@ -40,6 +40,7 @@ from muster.operator.discovery import (
 )
 from muster.operator.gateway import Gateway
 from muster.operator.metrics.counters import Metrics
+from muster.operator.stored_versions import migrate
 from muster.operator.webhook import is_sent
 from muster.render.environment import Coordinator
 from muster.render.kueue_versions import PLURAL, api_version
@@ -157,6 +158,8 @@ class Leader:
                 tasks.create_task(self._positions.run(lambda: bool(self._kueue.positions_version)))
             tasks.create_task(self._watch_workloads())
             tasks.create_task(self._keep_listing_presets())
+            if not self._configuration.namespaces:  # else it has no rights on all objects
+                tasks.create_task(migrate(self._gateway))
             if self._configuration.reads_nodes:
                 nodes = Watch(self._gateway, collection("v1", "nodes"), on_change=self._node_changed, on_gap=lambda: None)
                 tasks.create_task(nodes.run())

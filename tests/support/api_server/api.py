@@ -17,7 +17,7 @@ from tests.support.waiting import wait_until
 
 Object = dict[str, Any]
 
-JOBS = "/apis/muster.dev/v1alpha1/namespaces/{}/trainingjobs"
+JOBS = "/apis/muster.dev/v1beta1/namespaces/{}/trainingjobs"
 
 
 class ApiError(Exception):

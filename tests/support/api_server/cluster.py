@@ -74,15 +74,23 @@ class Cluster:
         self._numbers = itertools.count(1)
         self._restarted: list[subprocess.Popen[bytes]] = []
 
-    def install(self) -> None:
+    def install(self, chart: Path = CHART) -> None:
         """The objects of the chart without the operator."""
-        manifests = rendered(*self._options)
+        manifests = rendered(*self._options, chart=chart)
         self.admin.apply(f"/api/v1/namespaces/{RELEASE_NAMESPACE}", _named("v1", "Namespace", RELEASE_NAMESPACE))
         for manifest in sorted((each for each in manifests if each["kind"] in _INSTALLED), key=lambda each: _INSTALLED.index(each["kind"])):
             folder = _PLURALS[manifest["kind"]].format(manifest["metadata"].get("namespace"))
             self.admin.apply(f"{folder}/{manifest['metadata']['name']}", manifest)
         [config] = [each for each in manifests if each["kind"] == "ConfigMap" and "operator.yaml" in each["data"]]
         self.configuration = yaml.safe_load(config["data"]["operator.yaml"])
+        [version] = [
+            each["name"]
+            for manifest in manifests
+            if manifest["metadata"]["name"] == "trainingjobs.muster.dev"
+            for each in manifest["spec"]["versions"]
+            if each["storage"]
+        ]
+        self._jobs = JOBS.replace("v1beta1", version)
         wait_until(self._serves, "TrainingJobs are served")
         self.scraper = self._reader_of_metrics()
 
@@ -108,7 +116,7 @@ class Cluster:
 
     def empty(self, namespace: str) -> None:
         """Removes jobs, pods and services, because there is no garbage collector."""
-        self.admin.delete(JOBS.format(namespace))
+        self.admin.delete(self._jobs.format(namespace))
         for pod in self.admin.items(f"/api/v1/namespaces/{namespace}/pods"):
             self.admin.delete(f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}", {"gracePeriodSeconds": 0})
         for service in self.admin.items(f"/api/v1/namespaces/{namespace}/services"):
@@ -176,7 +184,7 @@ class Cluster:
     def _serves(self) -> bool:
         """Whether the server serves all kinds that tests use. Each kind has a cache of its own, and custom kinds come last."""
         with suppress(http.client.HTTPException, OSError, ApiError):
-            return all(self.admin.get(path.format("default")) for path in ("/readyz", PODS, _PLURALS["Service"], JOBS))
+            return all(self.admin.get(path.format("default")) for path in ("/readyz", PODS, _PLURALS["Service"], self._jobs))
         return False
 
 
@@ -210,7 +218,7 @@ def running(
             cluster.end_restarted()
 
 
-def rendered(*options: str) -> list[Object]:
+def rendered(*options: str, chart: Path = CHART) -> list[Object]:
     """The objects of the chart; `options` are more arguments of helm."""
     programs = local_cluster.Programs(local_cluster.Places.default())
     programs.ensure(["helm"])
@@ -218,7 +226,7 @@ def rendered(*options: str) -> list[Object]:
         str(programs.path("helm")),
         "template",
         ACCOUNT,
-        str(CHART),
+        str(chart),
         "-n",
         RELEASE_NAMESPACE,
         "--kube-version=1.34",

@@ -12,7 +12,7 @@ from tests.support.waiting import DEADLINE, wait_until
 def job(name: str, workers: int = 2, **spec: Any) -> Object:
     """A small job of the bundled trainer."""
     return {
-        "apiVersion": "muster.dev/v1alpha1",
+        "apiVersion": "muster.dev/v1beta1",
         "kind": "TrainingJob",
         "metadata": {"name": name},
         "spec": {"strategy": "DDP", "trainer": {"task": "digits"}, "roles": {"worker": {"replicas": workers}}, **spec},
@@ -20,11 +20,11 @@ def job(name: str, workers: int = 2, **spec: Any) -> Object:
 
 
 class Jobs:
-    """The jobs of one namespace."""
+    """The jobs of one namespace, in one version of the API."""
 
-    def __init__(self, api: Api, namespace: str) -> None:
+    def __init__(self, api: Api, namespace: str, *, version: str = "v1beta1") -> None:
         self.api, self.namespace = api, namespace
-        self._folder = JOBS.format(namespace)
+        self._folder = JOBS.replace("v1beta1", version).format(namespace)
 
     def submit(self, manifest: Object) -> Object:
         return self.api.create(self._folder, manifest)

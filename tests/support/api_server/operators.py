@@ -26,9 +26,19 @@ ADDRESS = "10.244.0.7"
 
 
 class OperatorProcess:
-    """A process `python -m muster.operator`. A second start is what a kubelet does with a container that has ended."""
+    """A process `python -m muster.operator`. A second start is what a kubelet does with a container that has ended. `module` is that of
+    another version."""
 
-    def __init__(self, cluster: Cluster, folder: Path, *, pod: str, settings: dict[str, Any], env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        folder: Path,
+        *,
+        pod: str,
+        settings: Mapping[str, Any],
+        env: Mapping[str, str] | None = None,
+        module: str = "muster.operator",
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.health, self.metrics, self.coordination = free_ports(3)
         configuration = {**cluster.configuration, **settings}
@@ -47,11 +57,12 @@ class OperatorProcess:
             "POD_IP": ADDRESS,
             **(env or {}),
         }
+        self._module = module
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> OperatorProcess:
         with self.log.open("ab") as output:
-            command = [sys.executable, "-m", "muster.operator"]
+            command = [sys.executable, "-m", self._module]
             self.process = subprocess.Popen(
                 command,
                 env=self._environment,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -216,7 +217,20 @@ def test_paths_of_columns_and_of_the_scale_subresource_exist():
 
 
 def test_the_crd_is_small_enough_for_client_side_apply():
-    assert len(text().encode()) < 130_000, "kubectl keeps it in an annotation of at most 262,144 bytes"
+    written = json.dumps(yaml.safe_load(text()), separators=(",", ":"))
+    assert len(written.encode()) < 240_000, "kubectl keeps it in an annotation of at most 262,144 bytes"
+
+
+@pytest.mark.parametrize("path", CRDS, ids=lambda path: path.name)
+def test_both_versions_have_the_same_fields_so_that_no_webhook_has_to_convert(path):
+    spec = yaml.safe_load(path.read_text())["spec"]
+    new, old = spec["versions"]
+    assert spec["conversion"] == {"strategy": "None"}
+    assert (new["name"], new["served"], new["storage"], "deprecated" in new) == ("v1beta1", True, True, False)
+    assert (old["name"], old["served"], old["storage"], old["deprecated"]) == ("v1alpha1", True, False, True)
+    assert "write muster.dev/v1beta1" in old["deprecationWarning"]
+    fields = ("schema", "subresources", "additionalPrinterColumns")
+    assert [new.get(field) for field in fields] == [old.get(field) for field in fields]
 
 
 def test_the_file_in_the_repository_is_current():
@@ -241,7 +255,7 @@ def test_the_examples_are_accepted_by_the_types_and_by_the_schema(path):
 
 @pytest.mark.parametrize("name", GOLDEN_JOBS)
 def test_the_jobs_of_the_golden_files_are_accepted_by_the_rules_and_by_the_schema(name):
-    job = {"apiVersion": "muster.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": "job"}, "spec": GOLDEN_JOBS[name]}
+    job = {"apiVersion": "muster.dev/v1beta1", "kind": "TrainingJob", "metadata": {"name": "job"}, "spec": GOLDEN_JOBS[name]}
     assert parse_job(yaml.safe_dump(job), source=name).spec.strategy
     assert list(violations(job, schema())) == []
 

@@ -95,6 +95,8 @@ def test_the_schema_requires_the_fields_that_kubectl_requires():
     for name in ("apiVersion", "kind", "metadata", "spec"):
         without = {key: value for key, value in whole.items() if key != name}
         assert f"'{name}' is a required property" in sentences(without)
+    assert sentences({**whole, "apiVersion": "muster.dev/v1alpha1"}) == []
+    assert "'muster.dev/v1' is not one of" in sentences({**whole, "apiVersion": "muster.dev/v1"})[0]
     assert sentences({**whole, "kind": "PyTorchJob"}) == ["'TrainingJob' was expected"]
     assert sentences({**whole, "metadata": {"name": "My Job"}})[0].startswith("metadata.name: must be at most 44 lower-case letters")
 

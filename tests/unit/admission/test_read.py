@@ -11,7 +11,7 @@ from muster.api.problems import InvalidJobError
 from muster.strategies.registry import STRATEGIES
 from tests.support.texts import absent
 
-HEAD = "apiVersion: muster.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: digits}\n"
+HEAD = "apiVersion: muster.dev/v1beta1\nkind: TrainingJob\nmetadata: {name: digits}\n"
 POD = "spec.roles.worker.template.spec"
 SPEC = HEAD + "spec:\n  strategy: DDP\n  trainer: {task: digits}\n"
 
@@ -45,7 +45,7 @@ def test_problems_on_standard_input_name_it(monkeypatch):
 def test_a_json_file_with_a_byte_order_mark_is_read(tmp_path):
     path = tmp_path / "job.json"
     path.write_bytes(
-        b'\xef\xbb\xbf{"apiVersion":"muster.dev/v1alpha1","kind":"TrainingJob","metadata":{"name":"a"},"spec":{"strategy":"DDP","trainer":{"task":"digits"}}}'
+        b'\xef\xbb\xbf{"apiVersion":"muster.dev/v1beta1","kind":"TrainingJob","metadata":{"name":"a"},"spec":{"strategy":"DDP","trainer":{"task":"digits"}}}'
     )
     assert read_job(path).metadata.name == "a"
 
@@ -92,10 +92,10 @@ def test_a_directory_is_not_a_job_file(tmp_path):
 
 def test_a_file_that_is_not_utf8_is_named_with_the_byte(tmp_path):
     path = tmp_path / "job.yaml"
-    path.write_bytes(b"apiVersion: muster.dev/v1alpha1\nkind: \xe4\n")
+    path.write_bytes(b"apiVersion: muster.dev/v1beta1\nkind: \xe4\n")
     with pytest.raises(InvalidJobFileError) as refused:
         read_job(path)
-    assert absent(str(refused.value), f"{path}:2: ", "UTF-8", "0xe4", "38") == []
+    assert absent(str(refused.value), f"{path}:2: ", "UTF-8", "0xe4", "37") == []
 
 
 def test_a_huge_file_is_refused_before_it_is_parsed(tmp_path):
@@ -121,8 +121,8 @@ WHOLE_FILES = [
     (SPEC.replace("TrainingJob", "ConfigMap"), "job.yaml:2: kind", '"ConfigMap"'),
     (SPEC.replace("TrainingJob", "TrainJob"), "job.yaml:2: kind", '"TrainJob"'),
     (SPEC.replace("TrainingJob", "PyTorchJob"), "job.yaml:2: kind", "muster convert"),
-    (SPEC.replace("v1alpha1", "v1"), "job.yaml:1: apiVersion", '"muster.dev/v1"'),
-    (SPEC.split("\n", 1)[1], "job.yaml: apiVersion", "write apiVersion: muster.dev/v1alpha1"),
+    (SPEC.replace("v1beta1", "v1"), "job.yaml:1: apiVersion", '"muster.dev/v1"'),
+    (SPEC.split("\n", 1)[1], "job.yaml: apiVersion", "write apiVersion: muster.dev/v1beta1"),
     (SPEC.replace("metadata: {name: digits}\n", ""), "job.yaml: metadata", "is required"),
     (HEAD, "job.yaml: spec", "is required"),
     (HEAD + "spec:\n", "job.yaml:4: spec", "has no value"),

@@ -32,9 +32,7 @@ ANSWERS: dict[str, tuple[int, bytes, type[errors.ClientError], int]] = {
     "no definition": (404, b"404 page not found\n", errors.NotInstalledError, 5),
     "an old definition": (
         400,
-        answer(
-            400, "BadRequest", 'TrainingJob in version "v1alpha1" cannot be handled: strict decoding error: unknown field "spec.preset"'
-        ),
+        answer(400, "BadRequest", 'TrainingJob in version "v1beta1" cannot be handled: strict decoding error: unknown field "spec.preset"'),
         errors.OldDefinitionError,
         6,
     ),

@@ -12,7 +12,7 @@ import muster
 from muster.client.job_input import checked
 
 DATA: dict[str, Any] = {
-    "apiVersion": "muster.dev/v1alpha1",
+    "apiVersion": "muster.dev/v1beta1",
     "kind": "TrainingJob",
     "metadata": {"name": "digits"},
     "spec": {

@@ -162,7 +162,7 @@ def test_a_redirect_is_not_followed() -> None:
     server = Redirecting([])
     with pytest.raises(errors.NoClusterError, match="another address"):
         on(server, lambda connection: Jobs(connection).summaries())
-    assert [request.path for request in server.asked] == ["/apis/muster.dev/v1alpha1/namespaces/team/trainingjobs"]
+    assert [request.path for request in server.asked] == ["/apis/muster.dev/v1beta1/namespaces/team/trainingjobs"]
 
 
 class Streaming(TableServer):
@@ -192,7 +192,7 @@ def test_the_name_of_an_object_does_not_lead_to_another_path(name: str) -> None:
     server = TableServer([])
     with pytest.raises(errors.NoJobError):
         on(server, lambda connection: Jobs(connection).get(name))
-    assert {request.path for request in server.asked} <= {"/apis/muster.dev/v1alpha1/namespaces/team/trainingjobs"}
+    assert {request.path for request in server.asked} <= {"/apis/muster.dev/v1beta1/namespaces/team/trainingjobs"}
 
 
 def test_a_redirect_of_a_stream_is_not_followed() -> None:

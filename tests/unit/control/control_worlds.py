@@ -139,7 +139,7 @@ class MemoryCluster:
 
 def job_object(name: str = "digits", workers: int = 2, **spec: Any) -> Object:
     return {
-        "apiVersion": "muster.dev/v1alpha1",
+        "apiVersion": "muster.dev/v1beta1",
         "kind": "TrainingJob",
         "metadata": {"name": name, "namespace": "default"},
         "spec": {"strategy": "DDP", "trainer": {"task": "digits"}, "roles": {"worker": {"replicas": workers}}, **spec},

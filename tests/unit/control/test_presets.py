@@ -315,7 +315,7 @@ def test_a_job_with_a_preset_may_have_parts_of_its_own(spec: dict[str, Any]) -> 
 
 
 JOB = """\
-apiVersion: muster.dev/v1alpha1
+apiVersion: muster.dev/v1beta1
 kind: TrainingJob
 metadata: {name: digits}
 spec: {strategy: DDP, preset: h100-8, trainer: {task: digits}}

@@ -42,7 +42,7 @@ def test_a_name_that_no_object_can_have_makes_no_path(name: str) -> None:
 def test_names_become_segments_of_the_path() -> None:
     pods = collection("v1", "pods", namespace="team-1")
     assert member(pods, "a.b-c", subresource="log") == "/api/v1/namespaces/team-1/pods/a.b-c/log"
-    assert collection("muster.dev/v1alpha1", "trainingjobs") == "/apis/muster.dev/v1alpha1/trainingjobs"
+    assert collection("muster.dev/v1beta1", "trainingjobs") == "/apis/muster.dev/v1beta1/trainingjobs"
     assert member(pods, f"{'a' * 100}.{'b' * 152}")
 
 

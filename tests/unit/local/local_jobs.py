@@ -13,7 +13,7 @@ NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 def job(status: TrainingJobStatus | None = None, **spec: Any) -> TrainingJob:
     document = {
-        "apiVersion": "muster.dev/v1alpha1",
+        "apiVersion": "muster.dev/v1beta1",
         "kind": "TrainingJob",
         "metadata": {"name": "tiny"},
         "spec": {"strategy": "DDP", "trainer": {"script": "train.py"}, "roles": {"worker": {"replicas": 2}}, **spec},

@@ -43,7 +43,7 @@ def test_a_watch_delivers_a_cut_change() -> None:
         return web.Response(body=change_of({"trainer": {"config": [[]] * (MOST_BRACKETS + 1)}}, status=True) + b"\n")
 
     async def scene(api: ApiClient) -> Any:
-        return [change async for change in Gateway(api).changes("/apis/muster.dev/v1alpha1/trainingjobs", "0")]
+        return [change async for change in Gateway(api).changes("/apis/muster.dev/v1beta1/trainingjobs", "0")]
 
     changes: Any = asyncio.run(serving(answer, scene))
     assert [kind for kind, _ in changes] == ["OPENED", "MODIFIED"]

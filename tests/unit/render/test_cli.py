@@ -16,7 +16,7 @@ from tests.support.presets import preset
 from tests.support.texts import absent
 
 JOB = """\
-apiVersion: muster.dev/v1alpha1
+apiVersion: muster.dev/v1beta1
 kind: TrainingJob
 metadata: {name: digits}
 spec:
@@ -83,6 +83,17 @@ def test_validate_does_not_claim_to_know_the_batches_of_a_script(job_file: Path)
     assert "65 samples" in muster("validate", str(job_file)).stdout
     job_file.write_text(JOB.replace("task: digits", "script: train.py"))
     assert absent(muster("validate", str(job_file)).stdout, "samples", "learning rate") == ["samples", "learning rate"]
+
+
+@pytest.mark.parametrize("command", ["validate", "render"])
+def test_a_job_of_the_deprecated_version_is_read_with_one_line_of_warning(job_file: Path, command: str) -> None:
+    newest = muster(command, str(job_file))
+    job_file.write_text(JOB.replace("v1beta1", "v1alpha1"))
+    deprecated = muster(command, str(job_file))
+    assert (deprecated.returncode, deprecated.stdout) == (0, newest.stdout)
+    assert newest.stderr == ""
+    [line] = deprecated.stderr.splitlines()
+    assert absent(line, f"{job_file}: warning: apiVersion: muster.dev/v1alpha1 is deprecated", "write muster.dev/v1beta1") == []
 
 
 def test_validate_warns_of_what_may_be_wrong(job_file: Path) -> None:

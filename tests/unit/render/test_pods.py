@@ -26,7 +26,7 @@ from tests.support.golden_jobs import CLAIM, IMAGES, JOBS, UID, environment_of, 
 
 DIGITS = {"task": "digits"}
 OWNER = {
-    "apiVersion": "muster.dev/v1alpha1",
+    "apiVersion": "muster.dev/v1beta1",
     "kind": "TrainingJob",
     "name": "job",
     "uid": UID,

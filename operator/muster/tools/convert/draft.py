@@ -122,7 +122,7 @@ def draft(name: str, found: Found, *, script: str | None, workers: int) -> str:
     lines = [
         *(f"# {note}" for note in found.notes),
         "# Check it: muster validate FILE. Train here: muster run FILE. On a cluster: muster submit FILE --code FOLDER.",
-        "apiVersion: muster.dev/v1alpha1",
+        "apiVersion: muster.dev/v1beta1",
         "kind: TrainingJob",
         "metadata:",
         f"  name: {_quoted(name)}",

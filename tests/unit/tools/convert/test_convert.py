@@ -440,7 +440,7 @@ REFUSED = {
     "kind: {{ .Values.kind }}": "the file is a Helm template: print the result with helm template",
     "kind: Kustomization\napiVersion: kustomize.config.k8s.io/v1beta1": "print the result with kubectl kustomize",
     "kind: Deployment\napiVersion: apps/v1\nmetadata: {name: x}": "the file has Deployment x, and no job to convert",
-    "kind: TrainingJob\napiVersion: muster.dev/v1alpha1": "it is a TrainingJob already",
+    "kind: TrainingJob\napiVersion: muster.dev/v1beta1": "it is a TrainingJob already",
     TORCH + "spec: 3": "spec: must be a mapping, and is int",
     TORCH + "spec: {}": "spec.pytorchReplicaSpecs: is required",
     TORCH + "spec: {pytorchReplicaSpecs: {PS: {}}}": "pytorchReplicaSpecs.PS: is not a replica type",

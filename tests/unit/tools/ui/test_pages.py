@@ -28,7 +28,7 @@ from tests.unit.tools.report.test_recorded import leave
 
 HOST = "127.0.0.1:7788"
 JOB = """
-apiVersion: muster.dev/v1alpha1
+apiVersion: muster.dev/v1beta1
 kind: TrainingJob
 metadata: {name: digits, uid: uid-1, creationTimestamp: "2026-11-21T11:16:14Z"}
 spec: {strategy: DDP, trainer: {task: digits}}
