@@ -46,15 +46,16 @@ class NodeNotices:
 
     def claim(self, kind: str, claim: Object) -> None:
         """Takes a change of a NodeClaim. What its node announces itself comes first."""
-        node = (claim.get("status") or {}).get("nodeName")
-        found = None if kind == "DELETED" else expiry_of(claim)
-        if node is None or (found is not None and self._expiries.get(node) == found[1]):
+        node = str((claim.get("status") or {}).get("nodeName") or "")
+        expiry = None if kind == "DELETED" else expiry_of(claim)
+        if not node or self._expiries.get(node) == expiry:
             return
         self._expiries.pop(node, None)
         self._expiring.pop(node, None)
-        if found is not None:
-            self._expiries[node] = found[1]
-            heapq.heappush(self._coming, (found[1], node))
+        if expiry is not None:
+            self._expiries[node] = expiry
+            heapq.heappush(self._coming, (expiry, node))
+        self._changed(node)
 
     def node(self, kind: str, node: Object) -> None:
         """Takes a change of a node: ADDED, MODIFIED or DELETED. A node that is gone has no notice: its pods are lost, which shows by

@@ -103,18 +103,18 @@ def notice_of(node: Object, signals: Sequence[NodeSignal], now: datetime) -> Nod
     return NodeNotice(node=name, signal=signal[:LONGEST_SIGNAL], meaning=meaning, since=now, goes_time=time)
 
 
-def expiry_of(claim: Object) -> tuple[str, datetime] | None:
-    """The node of a NodeClaim of Karpenter, and when Karpenter begins to drain it because of `spec.expireAfter`. None if it does not.
+def expiry_of(claim: Object) -> datetime | None:
+    """When Karpenter begins to drain the node of a NodeClaim because of its `spec.expireAfter`. None if it does not.
 
     Only this time is read from NodeClaims, because nodes show all else: Karpenter taints a node before it disrupts it, and deletes the node
     together with the NodeClaim (https://github.com/kubernetes-sigs/karpenter, disruption and node/termination).
     """
-    node, after = (claim.get("status") or {}).get("nodeName"), str((claim.get("spec") or {}).get("expireAfter") or "")
-    if not node or claim["metadata"].get("deletionTimestamp") or not _DURATION.fullmatch(after):
+    after = str((claim.get("spec") or {}).get("expireAfter") or "")
+    if not _DURATION.fullmatch(after):
         return None
     seconds = sum(int(number) * _UNITS[unit] for number, unit in _PART.findall(after))
     created = datetime.fromisoformat(claim["metadata"]["creationTimestamp"])
-    return (str(node), created + timedelta(seconds=seconds)) if created.timestamp() + seconds <= _HIGHEST_TIME else None
+    return created + timedelta(seconds=seconds) if created.timestamp() + seconds <= _HIGHEST_TIME else None
 
 
 Found = tuple[str, Meaning, datetime | None]
