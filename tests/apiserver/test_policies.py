@@ -152,6 +152,10 @@ BEYOND: dict[str, tuple[Object, str]] = {
         templated("x", containers=[{"name": "trainer", "env": [{"name": "A", **FROM_SECRET}]}]),
         "spec.roles: a template",
     ),
+    "a Secret in a variable of all roles": (
+        job("x", trainer={"task": "digits", "env": [{"name": "A", **FROM_SECRET}]}),
+        "spec.trainer.env: a variable from a Secret",
+    ),
     "a Secret as an environment": (
         templated("x", initContainers=[{"name": "i", "image": "i", "envFrom": [{"secretRef": {"name": "db"}}]}]),
         "spec.roles: a template",

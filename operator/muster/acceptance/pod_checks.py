@@ -12,7 +12,7 @@ from muster.api.capacity import Classes
 from muster.api.constants import TRAINER_CONTAINER
 from muster.api.job import TrainingJob
 from muster.api.problems import InvalidJobError, Problem
-from muster.api.spec import RoleName, TrainingJobSpec
+from muster.api.spec import Role, RoleName, TrainingJobSpec
 from muster.api.unchecked import items, mapping, mappings
 from muster.render.addresses import ClusterAddresses
 from muster.render.capacity import known_classes
@@ -171,13 +171,12 @@ def _names(spec: Mapping[str, Any], kind: str) -> set[str]:
 
 
 def _spec_of(spec: TrainingJobSpec, role: RoleName) -> Mapping[str, Any]:
-    """The pod's spec in the template of a role, with the claims of the role."""
-    given = spec.roles.get(role)
-    if given is None:
-        return {}
+    """The pod's spec in the template of a role, with the claims of the role and the variables of all roles."""
+    given = spec.roles.get(role) or Role()
     own = mapping(given.template.get("spec"))
     claims = [*({"name": each.name} for each in given.resource_claims or ()), *items(own.get("resourceClaims"))]
-    return {**own, "resourceClaims": claims}
+    variables = {"name": TRAINER_CONTAINER, "env": [each.wire() for each in spec.trainer.env or ()]}
+    return {**own, "resourceClaims": claims, "containers": [variables, *items(own.get("containers"))]}
 
 
 def _preset_spec(defaults: JobDefaults, role: RoleName) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import yaml
 from muster.acceptance.presets import Presets, read_presets, with_preset, with_preset_written_out
 from muster.admission.job_policy import JobPolicy, Templates
 from muster.admission.read import InvalidJobFileError, parse_job, read_job
-from muster.api.problems import InvalidJobError
+from muster.api.problems import InvalidJobError, Problem
 from muster.control.admission import Admission, Admitted
 from muster.render.defaults import JobDefaults
 from tests.support.presets import H100_8, preset
@@ -281,6 +281,16 @@ def test_a_job_uses_parts_of_its_preset_only_as_the_preset_does(misuse: str, tmp
         with pytest.raises(InvalidJobError) as refused:
             take(read_job(job), file)
         assert tuple(refused.value.problems) == found, "render and validate say the same"
+
+
+def test_a_variable_of_all_roles_does_not_take_another_key_of_a_secret_of_the_preset() -> None:
+    def found(reference: dict[str, str]) -> tuple[Problem, ...]:
+        env = [{"name": "TOKEN", "valueFrom": {"secretKeyRef": reference}}]
+        own = {**NAMED, "trainer": {"task": "digits", "env": env}}
+        return admission(Presets([preset(template={"spec": GUARDED})])).admit(obj(own)).problems
+
+    assert "TOKEN" in str(found({"key": "password"}))
+    assert found({"name": "own", "key": "own"}) == ()
 
 
 def test_a_claim_of_a_role_does_not_take_a_device_of_the_preset() -> None:
