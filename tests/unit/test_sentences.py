@@ -287,7 +287,7 @@ SENTENCES: Mapping[Callable[[], str], str] = {
     late_start: "the job did not start within 100 s: it waited for worker-1 (1 of 2 run): ImagePullBackOff: no such image",
     not_valid: "the job is not valid, so nothing starts: spec.batch.globalSize: write at least 1",
     spent_budget: (
-        "your code failed once (limit: 0 restarts). The last error: worker-0: the container ran out of memory: raise "
+        "your code failed once (limit: 0 restarts). worker-0: the container ran out of memory: raise "
         "resources.limits.memory of its container in spec.roles.worker.template (rank 0: ended by signal 9 (SIGKILL))"
     ),
     still_running: "the training has finished. Because cleanPodPolicy is None, these pods still hold resources: worker-1",

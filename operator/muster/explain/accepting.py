@@ -30,7 +30,7 @@ NOT_ACCEPTED: tuple[Cause, ...] = rows(
     ),
     (
         "Suspended",
-        "the job is suspended: spec.suspend is true",
+        "the job is suspended",
         "muster resume {subject}",
     ),
     (

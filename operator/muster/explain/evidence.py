@@ -269,14 +269,14 @@ def _of_end(job: Object) -> Iterator[Evidence]:
 def _late_start(job: Object, awaited: Iterable[dict[str, Any]]) -> str:
     seconds = job["spec"].get("startupDeadlineSeconds")
     names = ", ".join(str(each["replica"]) for each in awaited if each.get("replica"))
-    return f"not all replicas ran{f' within {seconds} s' if seconds else ''}{f': {names}' if names else ''}"
+    return f"the job did not start{f' within {seconds} s' if seconds else ' in time'}{f': it waited for {names}' if names else ''}"
 
 
 def _without_last_error(job: Object, message: str) -> str:
     """The message without the error of the last attempt, which is evidence of its own."""
     last: dict[str, Any] = next((each for each in reversed(status_of(job).get("attempts") or ()) if each.get("class")), {})
     error = ": ".join(str(last[name]) for name in ("replica", "message") if last.get(name))
-    return message.removesuffix(error).rstrip(":; ") if error and message != error else message
+    return message.removesuffix(error).rstrip(":;. ") if error and message != error else message
 
 
 def _of_conditions(snapshot: Snapshot) -> Iterator[Evidence]:

@@ -145,7 +145,7 @@ def stopped(job: TrainingJob, code: ExitCode, resume_command: str) -> list[str]:
     """The last lines about a job that the user stopped. `resume_command` is the command that continues it."""
     status = job.status
     if code is ExitCode.PREEMPTED and status.checkpoint is not None:
-        return [f"stopped, and saved at step {status.checkpoint.step}. Continue with: {resume_command}"]
+        return [f"saved at step {status.checkpoint.step}. Continue with: {resume_command}"]
     if code is ExitCode.PREEMPTED and status.progress is None:
         return [f"stopped before the first step. Continue with: {resume_command}"]
     if code is ExitCode.PREEMPTED:

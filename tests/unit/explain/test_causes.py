@@ -285,7 +285,7 @@ TABLE: list[tuple[str, Source, str, str]] = [
     ("DeadlinePassed", E, "ActiveDeadlineExceeded", "the job did not end within 60 s"),
     ("UsageLimit", E, "DeviceHoursLimitReached", "the job has used 2.00 of 2 device-hours (spec.usageLimits.deviceHours)"),
     ("UsageLimit", E, "CostLimitReached", "the job has cost 9.00 of 9 (spec.usageLimits.cost)"),
-    ("NoProgress", E, "NoProgress", "5 attempts in a row made no new step. The last error: worker-0: x"),
+    ("NoProgress", E, "NoProgress", "5 attempts in a row made no new step. worker-0: x"),
     (
         "BudgetExceeded",
         E,
@@ -293,7 +293,7 @@ TABLE: list[tuple[str, Source, str, str]] = [
         "your code failed 4 times (limit: 3 restarts); worker-0: x",
     ),
     ("Failed", E, "RepeatedError", "the same error twice in a row at the same step: x"),
-    ("StartupDeadline", E, "StartupDeadlineExceeded", "not all replicas ran within 1800 s: worker-1 (1 of 2 run)"),
+    ("StartupDeadline", E, "StartupDeadlineExceeded", "the job did not start within 1800 s: it waited for worker-1 (1 of 2 run)"),
     ("NodeNotReady", T, "NodeNotReady", "node-1: Kubelet stopped posting node status."),
     ("ReportsStopped", T, "ReportsStopped", "5 min"),
     ("NoFirstStep", T, "NoFirstStep", "5 min"),

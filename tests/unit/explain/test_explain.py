@@ -121,7 +121,7 @@ def pod_requesting(resource: str, amount: str) -> dict[str, Any]:
 
 
 def never_started(awaited: dict[str, str]) -> Snapshot:
-    message = "not all replicas ran within 9 s: worker-0 (0 of 1 run)"
+    message = "the job did not start within 9 s: it waited for worker-0 (0 of 1 run)"
     failed = {"type": "Failed", "status": "True", "reason": "StartupDeadlineExceeded", "message": message}
     return of({"phase": "Failed", "conditions": [failed], "awaited": [{**awaited, "replica": "worker-0"}]})
 
@@ -405,10 +405,10 @@ def test_the_end_of_a_job_does_not_repeat_the_error_of_its_last_attempt() -> Non
 def test_the_deadline_does_not_repeat_what_the_pods_waited_for() -> None:
     text = "0/3 nodes are available: 3 Insufficient cpu."
     awaited = {"kind": "Node", "reason": "Unschedulable", "message": text, "replica": "worker-0"}
-    message = f"not all replicas ran within 9 s: worker-0 (0 of 1 run): Unschedulable: {text}"
+    message = f"the job did not start within 9 s: it waited for worker-0 (0 of 1 run): Unschedulable: {text}"
     failed = {"type": "Failed", "status": "True", "reason": "StartupDeadlineExceeded", "message": message}
     *_, deadline = explain(of({"phase": "Failed", "awaited": [awaited], "conditions": [failed]})).findings
-    assert deadline.sentence.endswith("not all replicas ran: worker-0")
+    assert deadline.sentence.endswith("the job did not start in time: it waited for worker-0")
 
 
 ONE_POD = "minCount (3) cannot be satisfied: 0 scheduled, 2 remaining"

@@ -36,7 +36,7 @@ def verdict(status: TrainingJobStatus, facts: Facts, record: AttemptRecord) -> V
         where = "" if record.last_step is None else " at the same step"
         return Verdict(Reason.REPEATED_ERROR, f"your code failed with the same error twice in a row{where}: {last}", record.attempt)
     if _is_without_progress(status, facts):
-        message = f"{status.restarts.without_progress} attempts in a row made no new step. The last error: {last}"
+        message = f"{status.restarts.without_progress} attempts in a row made no new step. {last}"
         return Verdict(Reason.NO_PROGRESS, message, record.attempt)
     return _over_limit(status, facts, record, last=last)
 
@@ -122,7 +122,7 @@ def _over_limit(status: TrainingJobStatus, facts: Facts, record: AttemptRecord, 
     within = f" within {window} s" if failure_class is FailureClass.INFRASTRUCTURE else ""
     restarts = "restart" if limit == 1 else "restarts"
     times = "once" if charged == 0 else f"{charged + 1} times"
-    message = f"{_HAPPENED[failure_class]} {times}{within} (limit: {limit} {restarts}). The last error: {last}"
+    message = f"{_HAPPENED[failure_class]} {times}{within} (limit: {limit} {restarts}). {last}"
     return Verdict(_EXCEEDED[failure_class], message, record.attempt)
 
 
