@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from muster.api.spec import CleanPodPolicy
-from muster.api.status import FailureClass, Phase, Reason
+from muster.api.status import ConditionType, FailureClass, Phase, Reason
 from muster.kubernetes.backoff import Delays
 from muster.lifecycle import decide  # all of the core must be imported before functions are replaced
 from muster.lifecycle.state import Ended, record_of
@@ -121,6 +121,14 @@ def _charged_twice(original: Any) -> Any:
         return budget.with_charge(status, facts, to) if to.failure_class is not record.failure_class else status
 
     return with_charge_moved
+
+
+def _since_ready(original: Any) -> Any:
+    def not_running_since(status: Any, facts: Any) -> Any:
+        ready = status.condition(ConditionType.READY)
+        return ready.last_transition_time if original(status, facts) else None
+
+    return not_running_since
 
 
 def _verdict_unsettled(original: Any) -> Any:
@@ -256,6 +264,12 @@ MUTANTS: tuple[Mutant, ...] = (
         "transition.budget",
         "with_charge_moved",
         _charged_twice,
+    ),
+    Mutant(
+        "stalled-from-its-suspension",
+        "a job that was suspended for long counts as stalled as soon as it is resumed",
+        (Patch("facts.stalled", "not_running_since", _since_ready),),
+        tests=("tests/unit/lifecycle/test_stalled.py",),
     ),
     Mutant(
         "the-same-error-forgotten",

@@ -110,6 +110,7 @@ class ConditionType(StrEnum):
     SPREAD_OVER_NODES = "SpreadOverNodes"
     NODES_STAY = "NodesStay"
     CAPACITY_PREFERRED = "CapacityPreferred"
+    STALLED = "Stalled"
 
 
 class Reason(StrEnum):

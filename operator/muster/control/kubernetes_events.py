@@ -41,6 +41,7 @@ _CONDITIONS = (
     (ConditionType.GRACE_SUFFICIENT, False, "GraceTooShort"),
     (ConditionType.SPREAD_OVER_NODES, False, "WorldOnOneNode"),
     (ConditionType.NODES_STAY, False, "NodeNotice"),
+    (ConditionType.STALLED, True, "Stalled"),
 )
 """Conditions that get a warning: the value that needs one, and the reason of the Event."""
 

@@ -88,6 +88,9 @@ class Policy:
     """How long a job whose nodes go waits for a replacement of each worker that leaves. Then it moves those for which there is one."""
     return_seconds: float = 60
     """How long workers that go back to their preferred capacity class wait for replacements of all, after the last one got a node."""
+    stalled_seconds: float = 900
+    """How long a job that should run may wait for its pods, its queue or a recovery until it counts as stalled. By default this is before
+    `startupDeadlineSeconds` ends it."""
     delays: Mapping[FailureClass, Delays] = field(default_factory=lambda: _DELAYS)
     pace: float = 1.0
     controller: str = CONTROLLER

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from muster.api.status import TrainingJobStatus
-from muster.lifecycle.facts import capacity, devices, silence
+from muster.lifecycle.facts import capacity, devices, silence, stalled
 from muster.lifecycle.facts.acknowledging import acknowledge_due, acknowledging
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.leaving import times_of_leaving
@@ -36,6 +36,7 @@ def wake_time(
             deadline.due(status, facts),
             due_write(status, facts),
             nodes.due(status),
+            stalled.due(status, facts),
             *moving.wake_times(status, facts),
             *capacity.wake_times(status, facts),
             next_write,

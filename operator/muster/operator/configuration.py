@@ -160,7 +160,7 @@ class Configuration(ApiModel):
     gang_scheduling: GangScheduling = Field(default_factory=GangScheduling, description="Schedulers that place all pods of a job or none.")
     queueing: Queueing = Field(default_factory=Queueing, description="Queues that jobs may name.")
     node_notices: NodeNotices = Field(default_factory=NodeNotices, description="Notices of nodes that go.")
-    webhook: WebhookTarget = Field(default_factory=WebhookTarget, description="What is notified when a job ends or hangs.")
+    webhook: WebhookTarget = Field(default_factory=WebhookTarget, description="What is notified when a job ends, hangs or waits for long.")
     capacity: Capacity = Field(default_factory=Capacity, description="Classes of nodes, such as spot and on-demand.")
     job_policy: JobPolicy = Field(default=UNLIMITED, description="Limits on what jobs may request.")
     job_defaults: Defaults = Field(default_factory=Defaults, description="Defaults for fields that a job does not set.")

@@ -1,4 +1,4 @@
-"""Notifies a URL of the administrator when a job ends or hangs. The requests follow https://www.standardwebhooks.com.
+"""Notifies a URL of the administrator when a job ends, hangs or waits for long. The requests follow https://www.standardwebhooks.com.
 
 A message has only what Muster itself decides: which job, and what happened. The texts of programs stay in the cluster, because they may
 have secrets.
@@ -18,7 +18,7 @@ import aiohttp
 from muster.kubernetes.errors import RefusedError, UnavailableError
 from muster.kubernetes.objects import Object
 
-KINDS = {"Succeeded": "job.succeeded", "Failed": "job.failed", "Invalid": "job.invalid", "Hang": "job.hung"}
+KINDS = {"Succeeded": "job.succeeded", "Failed": "job.failed", "Invalid": "job.invalid", "Hang": "job.hung", "Stalled": "job.stalled"}
 """The Events of jobs that are sent: reason and type of the message."""
 SECRET_VARIABLE = "MUSTER_WEBHOOK_SECRET"
 TIMEOUT_SECONDS = 10.0

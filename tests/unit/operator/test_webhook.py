@@ -18,7 +18,7 @@ SECRET = f"whsec_{base64.b64encode(KEY).decode()}"
 
 
 def event(reason: str) -> Object:
-    subject = {"apiVersion": "muster.dev/v1alpha1", "kind": "TrainingJob", "namespace": "team", "name": "digits", "uid": "u-1"}
+    subject = {"apiVersion": "muster.dev/v1beta1", "kind": "TrainingJob", "namespace": "team", "name": "digits", "uid": "u-1"}
     return {
         "metadata": {"name": "digits.0123", "namespace": "team"},
         "involvedObject": subject,
@@ -43,9 +43,9 @@ def test_a_message_has_the_job_and_what_happened_and_no_text_of_the_program() ->
 
 
 @pytest.mark.parametrize(
-    ("reason", "sent"), [("Succeeded", True), ("Invalid", True), ("Hang", True), ("Resumed", False), ("Notice", False)]
+    ("reason", "sent"), [("Succeeded", True), ("Invalid", True), ("Hang", True), ("Stalled", True), ("Resumed", False), ("Notice", False)]
 )
-def test_only_ends_and_hangs_are_sent(reason: str, sent: bool) -> None:
+def test_only_ends_hangs_and_long_waits_are_sent(reason: str, sent: bool) -> None:
     assert is_sent(event(reason)) is sent
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from muster.api.status import LONGEST_TEXT, Condition, ConditionType, GraceStatus, Phase, Reason, TrainingJobStatus
-from muster.lifecycle.facts import gang
+from muster.lifecycle.facts import gang, stalled
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.times import whole_seconds
 from muster.lifecycle.present.capacity import capacity_reason, capacity_sentence
@@ -40,6 +41,7 @@ def with_conditions(status: TrainingJobStatus, state: State, facts: Facts) -> Tr
         kind = ConditionType.COMPLETE if status.phase is Phase.SUCCEEDED else ConditionType.FAILED
         values[kind] = Value(True, state.reason, state.message)
     old = {condition.type: condition for condition in status.conditions}
+    values[ConditionType.STALLED] = _stalled(status, values, facts)
     new = {kind: _condition(kind, value, old.get(kind), facts) for kind, value in values.items() if value is not None}
     conditions = sorted((old | new).values(), key=lambda condition: _ORDER.index(condition.type))
     return replace(status, conditions=tuple(conditions))
@@ -195,6 +197,18 @@ def _ready(status: TrainingJobStatus, state: State, facts: Facts) -> Value:
             return Value(True, Reason.ALL_REPLICAS_RUNNING)
         case _:
             return Value(False, Reason.RESTARTING if last_failure(status) else Reason.WAITING_FOR_REPLICAS)
+
+
+def _stalled(status: TrainingJobStatus, values: Mapping[ConditionType, Value | None], facts: Facts) -> Value | None:
+    """Whether the job should run, and has not run for long. A job gets this condition when it is first so."""
+    ready, since = values[ConditionType.READY], stalled.not_running_since(status, facts)
+    due = stalled.due(status, facts)
+    if ready is not None and not ready.holds and since is not None and due is not None and facts.now >= due:
+        message = (
+            f"the job should run, and has not run since {since:%Y-%m-%d %H:%M:%S} UTC; muster explain {facts.job.metadata.name} says why"
+        )
+        return Value(True, ready.reason, message)
+    return Value(False, ready.reason) if ready is not None and status.condition(ConditionType.STALLED) else None
 
 
 class Value(NamedTuple):
