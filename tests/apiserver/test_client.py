@@ -54,6 +54,20 @@ def test_a_job_is_submitted_changed_and_waited_for(client: muster.Client, jobs: 
         client.get("digits")
 
 
+def fit(epochs: int) -> None:
+    print(epochs)
+
+
+def test_a_function_goes_to_the_pods_in_a_config_map_of_its_job(client: muster.Client, jobs: Jobs) -> None:
+    submitted = client.train(fit, strategy="DDP", roles={"worker": muster.Role(replicas=2)}, arguments={"epochs": 3})
+    stored = jobs.get(submitted.name)
+    trainer = stored["spec"]["trainer"]
+    config_map = jobs.api.get(f"/api/v1/namespaces/{jobs.namespace}/configmaps/{trainer['code']['configMap']['name']}")
+    assert (submitted.name, list(config_map["data"])) == ("fit", [trainer["script"]])
+    assert "def fit(epochs: int)" in config_map["data"][trainer["script"]]
+    assert [owner["uid"] for owner in config_map["metadata"]["ownerReferences"]] == [stored["metadata"]["uid"]]
+
+
 def test_errors_of_the_client_equal_those_of_the_commands(
     client: muster.Client, jobs: Jobs, nodes: Nodes, cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -66,6 +66,24 @@ def test_a_job_runs_in_the_background_and_has_progress_logs_and_an_explanation(c
         client.get("tiny")
 
 
+def greet(word: str) -> None:
+    import os
+
+    print(f"{word} from rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']}", flush=True)
+
+
+def test_a_function_trains_in_each_process_without_a_file_of_its_own(client: muster.Client, local_job: LocalJob) -> None:
+    with pytest.raises(muster.RefusedError, match="greet cannot be called"):
+        client.train(greet, name="tiny", strategy="DDP", arguments={"words": 1})
+    job = client.train(greet, name="tiny", strategy="DDP", roles={"worker": muster.Role(replicas=2)}, arguments={"word": "hello"})
+    assert job.wait(timeout=SECONDS).phase is muster.Phase.SUCCEEDED
+    assert sorted(job.logs()) == [f"[worker-{rank}] hello from rank {rank} of 2" for rank in range(2)]
+    assert sorted(path.name for path in local_job.folder.glob("*.py")) == ["train.py"]
+    with pytest.raises(muster.ConflictError, match="a run tiny exists"):
+        client.train(greet, name="tiny", strategy="DDP", arguments={"word": "bye"})
+    assert "hello" in (local_job.folder / "runs/tiny/code/muster_function.py").read_text()
+
+
 def test_a_job_is_suspended_resumed_scaled_and_goes_on_from_its_commit(client: muster.Client, local_job: LocalJob) -> None:
     job = client.submit(tiny("train.py 1000 0.01 0.01"), code=local_job.folder)
     local_job.wait_for_commit()
@@ -111,7 +129,7 @@ job.wait()
 def test_a_run_ends_with_the_program_that_submitted_it_unless_it_is_detached(
     local_job: LocalJob, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    local_job.write({**tiny("train.py 1000 0.01").manifest(), "apiVersion": "muster.dev/v1alpha1"})
+    local_job.write({**tiny("train.py 1000 0.01").manifest(), "apiVersion": "muster.dev/v1beta1"})
     program = subprocess.Popen([sys.executable, "-c", PROGRAM, how], cwd=local_job.folder, stdout=subprocess.PIPE, text=True)
     try:
         assert program.stdout

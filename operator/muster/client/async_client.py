@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from muster.client import errors
 from muster.client.async_job import AsyncJob, Backend
+from muster.client.function import job_of
 from muster.client.job_input import JobInput, checked
 
 BackendName = Literal["cluster", "local"]
@@ -46,6 +48,21 @@ class AsyncClient:
         """
         written, file = checked(job)
         return await self._backend.submit(written, file=file, code=None if code is None else Path(code))
+
+    async def train(
+        self, function: Callable[..., object], *, name: str | None = None, arguments: Mapping[str, Any] | None = None, **spec: Any
+    ) -> AsyncJob:
+        """Trains with a function: each process of the job calls it with `arguments`, which are plain values by name.
+
+            job = client.train(fit, strategy="DDP", roles={"worker": muster.Role(replicas=2)}, arguments={"epochs": 3})
+
+        Only the source of the function is sent, so it imports and defines all that it uses. What it returns is lost. `spec` is as in
+        `muster.job`. The name is by default that of the function.
+
+        Raises RefusedError if the function cannot run elsewhere or is too large, and the errors of submit().
+        """
+        built, files = job_of(function, name, arguments or {}, spec)
+        return await self._backend.submit(checked(built)[0], file=None, code=files)
 
     async def get(self, name: str, *, namespace: str | None = None) -> AsyncJob:
         """The job of this name. Raises NoJobError, which names jobs of similar names."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from muster.api.job import TrainingJob
 from muster.api.status import Phase, TrainingJobStatus
 from muster.client import errors
+from muster.client.code import Code
 from muster.client.log_lines import Selection
 from muster.client.notebook import Report
 from muster.client.progress import Progress, is_over, progress_of
@@ -221,7 +222,7 @@ class AsyncJob(ShownJob):
 class Backend(Protocol):
     """Where jobs run."""
 
-    async def submit(self, job: TrainingJob, *, file: Path | None, code: Path | None) -> AsyncJob: ...
+    async def submit(self, job: TrainingJob, *, file: Path | None, code: Code | None) -> AsyncJob: ...
 
     async def get(self, name: str, *, namespace: str | None) -> AsyncJob: ...
 

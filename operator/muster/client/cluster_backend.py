@@ -11,6 +11,7 @@ from pathlib import Path
 from muster.api.constants import ATTEMPT_LABEL
 from muster.api.job import TrainingJob
 from muster.client.async_job import AsyncJob, Note, RankProcess
+from muster.client.code import Code
 from muster.client.connection import Connection, Target, connected
 from muster.client.fresh_progress import FreshProgress
 from muster.client.jobs import Jobs, typed
@@ -34,7 +35,7 @@ class ClusterBackend:
         self._opening = asyncio.Lock()
         self._connection: Connection | None = None
 
-    async def submit(self, job: TrainingJob, *, file: Path | None, code: Path | None, dry_run: bool = False) -> AsyncJob:
+    async def submit(self, job: TrainingJob, *, file: Path | None, code: Code | None, dry_run: bool = False) -> AsyncJob:
         own = job.metadata.namespace if "namespace" in job.metadata.model_fields_set else None
         connection = await self._connected(self._target.namespace or own)
         await submit(connection, job, code=code, dry_run=dry_run)

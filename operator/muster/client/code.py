@@ -1,4 +1,4 @@
-"""Packs a folder of code into a ConfigMap, which the pods of a job get in their working directory."""
+"""Packs code into a ConfigMap, which the pods of a job get in their working directory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,20 +16,22 @@ from muster.client import errors
 from muster.kubernetes.objects import Object
 from muster_contract.text import printable
 
+Code = Path | Mapping[str, bytes]
+"""The program of a job: a folder, or the contents of files by name."""
 MOST_BYTES = 1_000_000
 """Bytes of all files and their names together. The API server takes objects of at most 1 MiB, and binary files grow by a third."""
 _SKIPPED = ("__pycache__",)  # hidden files are skipped too, because .env and others would be readable in the namespace
 _KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 
 
-def config_map_of(folder: Path, *, job: str, namespace: str) -> Object:
-    """The ConfigMap with the files of `folder`. Its name has a digest of the files, so that each version is an object of its own.
+def config_map_of(code: Code, *, job: str, namespace: str) -> Object:
+    """The ConfigMap with the files of `code`. Its name has a digest of the files, so that each version is an object of its own.
 
-    Raises RefusedError if the folder has no files, has links or folders with files, or is too large.
+    Raises RefusedError if a folder has no files, has links or folders with files, or is too large.
     """
     digest = hashlib.sha256()
     text, binary = {}, {}
-    for name, content in _contents(folder).items():
+    for name, content in (_contents(code) if isinstance(code, Path) else code).items():
         digest.update(f"{len(name)} {name} {len(content)} ".encode() + content)
         try:
             text[name] = content.decode()

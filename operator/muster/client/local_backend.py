@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +26,7 @@ from muster.api.job import TrainingJob
 from muster.api.status import Phase
 from muster.client import errors
 from muster.client.async_job import AsyncJob, Note, RankProcess
+from muster.client.code import Code
 from muster.client.job_input import data_of
 from muster.client.log_lines import Selection
 from muster.explain.explain import Explanation, explain
@@ -63,14 +64,15 @@ class LocalBackend:
         self._presets = presets
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
-    async def submit(self, job: TrainingJob, *, file: Path | None, code: Path | None) -> AsyncJob:
+    async def submit(self, job: TrainingJob, *, file: Path | None, code: Code | None) -> AsyncJob:
         name = job.metadata.name
         job = await asyncio.to_thread(with_preset_written_out, job, self._presets)
         if has_run(self.directory(name)) and (self.is_running(name) or self.read(name).status.attempts):
             raise errors.ConflictError(
                 f"a run {name} exists in {self._folder}: resume() it, delete() it, or choose another name (client.get({name!r}))"
             )
-        await self.start(name, job, _place_of(name, file=file, code=code), resume=False)
+        folder = code if code is None or isinstance(code, Path) else self._written(name, code)
+        await self.start(name, job, _place_of(name, file=file, code=folder), resume=False)
         return LocalJob(self, name, job.metadata.namespace)
 
     async def get(self, name: str, *, namespace: str | None) -> AsyncJob:
@@ -97,6 +99,18 @@ class LocalBackend:
 
     async def neglects(self, documents: Sequence[Object], *, now: datetime) -> list[str]:
         return []  # a run whose process has ended is shown as suspended
+
+    def _written(self, name: str, files: Mapping[str, bytes]) -> Path:
+        """A folder of the run directory with these files, so that a run that is resumed has them."""
+        folder = self.directory(name) / "code"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for file, content in files.items():
+                with os.fdopen(open_regular(folder / file, _ANEW), "wb") as written:
+                    written.write(content)
+        except OSError as error:
+            raise errors.RefusedError(f"{error.filename or folder}: {error.strerror}") from error
+        return folder
 
     def directory(self, name: str) -> Path:
         return self._folder / name

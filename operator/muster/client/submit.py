@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from muster.api.constants import API_VERSION, KIND
 from muster.api.job import TrainingJob
 from muster.client import errors
-from muster.client.code import config_map_of
+from muster.client.code import Code, config_map_of
 from muster.client.connection import Connection
 from muster.client.jobs import Jobs
 from muster.kubernetes.objects import Object
 
 
-async def submit(connection: Connection, job: TrainingJob, *, code: Path | None = None, dry_run: bool = False) -> Object:
+async def submit(connection: Connection, job: TrainingJob, *, code: Code | None = None, dry_run: bool = False) -> Object:
     """Creates the job, and the ConfigMap with its code, in place of the one that the job names. The ConfigMap goes with the job, which
     owns it. With `dry_run`, the API server checks the job and creates nothing. Raises a ClientError."""
     jobs = Jobs(connection)

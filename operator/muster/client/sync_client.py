@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
@@ -150,6 +150,20 @@ class Client:
         ConflictError if a job of this name exists, and RefusedError if the cluster does not accept it.
         """
         return self._job(self._loop.run(self._client.submit(job, code=code)))
+
+    def train(
+        self, function: Callable[..., object], *, name: str | None = None, arguments: Mapping[str, Any] | None = None, **spec: Any
+    ) -> Job:
+        """Trains with a function: each process of the job calls it with `arguments`, which are plain values by name.
+
+            job = client.train(fit, strategy="DDP", roles={"worker": muster.Role(replicas=2)}, arguments={"epochs": 3})
+
+        Only the source of the function is sent, so it imports and defines all that it uses. What it returns is lost. `spec` is as in
+        `muster.job`. The name is by default that of the function.
+
+        Raises RefusedError if the function cannot run elsewhere or is too large, and the errors of submit().
+        """
+        return self._job(self._loop.run(self._client.train(function, name=name, arguments=arguments, **spec)))
 
     def get(self, name: str, *, namespace: str | None = None) -> Job:
         """The job of this name. Raises NoJobError, which names jobs of similar names."""
