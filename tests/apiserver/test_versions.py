@@ -124,7 +124,7 @@ def is_served(cluster: Cluster, plural: str) -> bool:
         return False
 
 
-def test_the_account_of_the_operator_only_stores_presets_and_definitions_anew(
+def test_the_account_of_the_operator_changes_no_preset_and_no_definition(
     cluster: Cluster,
     presets: str,  # noqa: F811
     hijacker: Api,  # noqa: F811

@@ -41,7 +41,7 @@ SPEC: dict[str, Any] = {
 }
 """What surrounds a part of a spec that a page shows."""
 KUBECTL = re.compile(
-    "annotate|apply|cordon|create|delete|describe|drain|exec|explain|get|krew|label|logs|muster|port-forward|rollout|scale|top|uncordon|wait"
+    "annotate|apply|cordon|create|delete|describe|drain|exec|explain|get|krew|label|logs|muster|patch|port-forward|replace|rollout|scale|top|uncordon|wait"
 )
 
 

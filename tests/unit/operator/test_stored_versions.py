@@ -51,7 +51,7 @@ def migrated(server: Server) -> Server:
     return server
 
 
-def test_all_objects_are_stored_anew_before_the_older_version_is_removed() -> None:
+def test_all_objects_are_written_before_the_older_version_is_removed() -> None:
     server = migrated(Server(["v1alpha1", "v1beta1"]))
     assert server.patched == [
         f"{JOB}/status",
@@ -78,7 +78,7 @@ def test_another_try_follows_when_it_may_help(error: Exception) -> None:
     assert migrated(Server(["v1alpha1"], fails=[error])).stored["trainingjobs"] == ["v1beta1"]
 
 
-def test_a_version_stays_listed_if_an_object_could_not_be_stored_anew(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_version_stays_listed_if_an_object_could_not_be_written(caplog: pytest.LogCaptureFixture) -> None:
     server = migrated(Server(["v1alpha1"], fails=[RefusedError("spec.strategy: no longer valid")]))
     assert server.stored == {"trainingjobs": ["v1alpha1"], "trainingpresets": ["v1beta1"]}
     assert "trainingjobs are not migrated to v1beta1: spec.strategy: no longer valid" in caplog.text
