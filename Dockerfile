@@ -138,12 +138,12 @@ RUN python3 -m venv /opt/muster
 COPY --from=requirements /src/ui.txt ./
 RUN pip install -r ui.txt
 COPY --from=operator-build /wheels /wheels
-RUN pip install --no-index --no-deps /wheels/*.whl && python -P -c 'import muster.tools.ui.serving, matplotlib.figure, botocore.session' && pip uninstall --yes pip
+RUN pip install --no-index --no-deps /wheels/*.whl && python -P -c 'import muster.tools.ui.serving, botocore.session' && pip uninstall --yes pip
 
 FROM ${BASE_IMAGE} AS ui
 RUN getent passwd 1000 > /dev/null || useradd --uid 1000 --user-group --no-create-home --home-dir /tmp --shell /usr/sbin/nologin muster
 COPY --from=ui-build /opt/muster /opt/muster
-ENV PATH=/opt/muster/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp MPLCONFIGDIR=/tmp/matplotlib
+ENV PATH=/opt/muster/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp
 USER 1000:1000
 WORKDIR /
 ENTRYPOINT ["python", "-P", "-m", "muster.cli", "ui"]

@@ -58,7 +58,7 @@ def requirements(pyproject: dict, image: str, framework: str = "", distribution:
     if image == "client":
         return [*project["dependencies"], *extras["cluster"]]
     if image == "ui":
-        return [*project["dependencies"], *extras["cluster"], *extras["report"], *extras["history"]]
+        return [*project["dependencies"], *extras["cluster"], *extras["history"]]
     supervisor = [each for each in project["dependencies"] if _name(each) in SUPERVISOR]
     first, *others = extras[_checked(framework)]
     if distribution == BASE:

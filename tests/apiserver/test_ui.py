@@ -220,6 +220,32 @@ def test_users_see_what_their_own_tokens_may_read(cluster: Cluster, jobs: Jobs, 
         cluster.empty(other)
 
 
+CHANGES_JOBS = {"apiGroups": ["muster.dev"], "resources": ["trainingjobs"], "verbs": ["patch", "delete"]}
+
+
+def test_a_change_needs_the_right_of_the_user(cluster: Cluster, jobs: Jobs, nodes: Nodes) -> None:
+    space = jobs.namespace
+    jobs.submit(job("mine", workers=1))
+    jobs.reaches("mine", "Running")
+    reader = token_of(cluster, space, "reader", role=reader_role(cluster))
+    writer = token_of(cluster, space, "writer", role=reader_role(cluster, "job-writer", READS_JOBS, READS_PODS, CHANGES_JOBS))
+    with serving(*connection_options(cluster)) as (site, _):
+        own = {"Origin": f"http://127.0.0.1:{site.port}"}
+        path = f"/jobs/cluster/{space}/mine"
+        cookie = site.signed_in(reader)
+        assert site.ask("POST", f"{path}/suspend", Cookie=cookie, **own)[0] == 403
+        assert site.ask("POST", f"{path}/delete", Cookie=cookie, **own)[0] == 403
+        assert not jobs.get("mine")["spec"].get("suspend")
+        cookie = site.signed_in(writer)
+        assert site.ask("POST", f"{path}/suspend", Cookie=cookie, Origin="https://evil.example")[0] == 403
+        assert not jobs.get("mine")["spec"].get("suspend")
+        assert site.ask("POST", f"{path}/suspend", Cookie=cookie, **own)[0] == 303
+        jobs.reaches("mine", "Suspended")
+        assert "/resume" in site.page(path, cookie)[1]
+        assert site.ask("POST", f"{path}/delete", Cookie=cookie, **own)[0] == 303
+        wait_until(lambda: site.page(path, cookie)[0] == 404, "the job is deleted")
+
+
 def test_the_history_of_a_job_needs_the_right_to_read_logs(cluster: Cluster, jobs: Jobs, nodes: Nodes, tmp_path: Path) -> None:
     space = jobs.namespace
     jobs.submit(job("mine", workers=1))

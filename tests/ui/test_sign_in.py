@@ -47,7 +47,7 @@ def test_a_user_signs_in_with_the_keyboard_sees_their_jobs_and_signs_out(cluster
         browser.all("#namespace")[0].send_keys(space)
         browser.press("ENTER")
         wait_until(lambda: browser.all(f"a[href='/jobs/cluster/{space}/digits']"), "the job is listed", seconds=60)
-        browser.all("main a")[0].click()
+        browser.all("main tbody a")[0].click()
         wait_until(lambda: "digits: Pending" in browser.text("h1"), "the page of the job is open", seconds=60)
         picture(browser, "cluster-job")
         browser.look(dark=False, width=WIDE)

@@ -20,14 +20,10 @@ _ANEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
 
 def write(page: Page, output: Path | None, *, default: Path | None = None) -> Path:
-    """Writes the page as `write_text` does. Raises RefusalError if the page cannot be drawn or written."""
-    from muster.tools.report.history import ReportError
+    """Writes the page as `write_text` does. Raises RefusalError if it cannot be written."""
     from muster.tools.report.page import as_html
 
-    try:
-        return write_text(as_html(page), output, default=default, option="--file")
-    except ReportError as error:
-        raise RefusalError(str(error)) from error
+    return write_text(as_html(page), output, default=default, option="--file")
 
 
 def write_text(text: str, output: Path | None, *, default: Path | None = None, option: str, mode: int = 0o666) -> Path:

@@ -20,7 +20,6 @@ from muster.client.notebook import Report
 from muster.client.progress import Progress, is_over, progress_of
 from muster.explain.explain import Explanation
 from muster.kubernetes.objects import Object
-from muster.tools.report.history import ReportError
 from muster.tools.report.job import JobView, job_page
 from muster.tools.report.page import as_html as page_as_html
 from muster.tools.report.storage import Storage, StorageError, storage_of
@@ -183,17 +182,14 @@ class AsyncJob(ShownJob):
         """What happened in the job, as `muster report` shows it: attempts, loss, throughput, goodput, explanation and last log lines.
 
         `history` is the checkpoint storage, for the full curves of a job on a cluster: a folder of this machine, or s3://bucket/prefix.
-        Raises RefusedError if the storage is of another kind, or the page cannot be drawn.
+        Raises RefusedError if the storage is of another kind.
         """
         try:
             storage = storage_of(history) if history is not None else None
         except StorageError as error:
             raise errors.RefusedError(str(error)) from error
         view = await self._view(storage)
-        try:
-            return Report(self.name, await asyncio.to_thread(lambda: page_as_html(job_page(view))))
-        except ReportError as error:
-            raise errors.RefusedError(str(error)) from error
+        return Report(self.name, await asyncio.to_thread(lambda: page_as_html(job_page(view))))
 
     @abstractmethod
     async def _view(self, history: Storage | None) -> JobView: ...

@@ -28,8 +28,8 @@ class Report:
         return f"<Report of {self.name}>"
 
     def _repr_html_(self) -> str:
-        """The frame is sandboxed, because the page has text of the training code."""
-        return f'<iframe sandbox srcdoc="{escape(self.html)}" style="width:100%;height:40em;border:0"></iframe>'
+        """The frame is sandboxed, because the page has text of the training code. Scripts in it have no access to the notebook."""
+        return f'<iframe sandbox="allow-scripts" srcdoc="{escape(self.html)}" style="width:100%;height:40em;border:0"></iframe>'
 
 
 def as_html(progress: Progress) -> str:

@@ -15,16 +15,18 @@ from muster.api.job import TrainingJob
 from muster.api.status import Phase
 from muster.api.unchecked import mapping
 from muster.client.connection import Connection
-from muster.client.jobs import manifest_of, typed
-from muster.client.log_lines import Line
+from muster.client.jobs import Jobs, manifest_of, typed
+from muster.client.log_lines import Line, Selection, merged
+from muster.client.logs import shown as labelled
 from muster.client.logs import tails_of
+from muster.client.places import places_of
 from muster.client.snapshot import snapshot_of
 from muster.explain.evidence import label_of, time_of
 from muster.explain.explain import as_lines, explain
 from muster.explain.snapshot import Snapshot
 from muster.kubernetes.objects import Object
 from muster.local.files import tail_of
-from muster.local.rundir import replica_logs
+from muster.local.rundir import RunFolder, replica_logs
 from muster.tools.report.history import History, ReportError
 from muster.tools.report.job import JobView, Log, Point, points_in
 from muster.tools.report.recorded import Recorded, read_recorded
@@ -35,6 +37,8 @@ from muster_contract.text import printable
 MOST_LOGS = 16
 """Replicas whose logs a page shows, unless the user selects one."""
 MOST_LOG_BYTES = 1 << 18
+MOST_LINES = 2000
+"""Lines of each replica on the page of a log."""
 MOST_YAML_BYTES = 1 << 17
 """Bytes of a job, as JSON, that a page shows as YAML. To write more of it takes seconds."""
 
@@ -77,8 +81,24 @@ async def cluster_view(
         points=_merged(points, printed),
         explanation=as_lines(await asyncio.to_thread(explain, snapshot)),
         logs=shown,
+        places=places_of(job),
         notes=[printable(note) for note in notes],
     )
+
+
+async def cluster_log(connection: Connection, name: str, *, replica: str | None) -> tuple[list[str], list[str]]:
+    """The last lines of the replicas by time, each after its replica, and sentences about what is missing. Raises a ClientError."""
+    jobs = Jobs(connection)
+    pods = Selection(replica=replica).pods(await jobs.pods(await jobs.get(name, bounded=True)))
+    logs = await tails_of(connection, pods[:MOST_LOGS], lines=MOST_LINES, most_bytes=MOST_LOG_BYTES)
+    notes = [] if len(pods) <= MOST_LOGS else [f"The lines are those of the first {MOST_LOGS} of {len(pods)} replicas. Choose one."]
+    return [_cut(labelled(line)) for line in merged(lines for _, lines in logs)], notes
+
+
+def local_log(directory: Path, *, replica: str | None) -> list[str]:
+    """The last lines of the replicas of a run, one replica after the other, because the lines have no times."""
+    logs = _local_logs(directory, replica=replica, most=MOST_LINES)
+    return [f"[{log.title}] {line}" for log in logs for line in log.lines]
 
 
 def _yaml_of(job: Object, name: str) -> str:
@@ -92,6 +112,7 @@ async def local_view(job: TrainingJob, directory: Path, *, is_running: bool, his
     state = state_of_run(job.status.phase, is_running=is_running)
     snapshot = Snapshot(now=datetime.now(UTC), job={**job.manifest(), "status": job.status.wire()})
     created = job.metadata.creation_timestamp
+    tensorboard = RunFolder(directory).tensorboard
     return JobView(
         name=directory.name,
         state=state,
@@ -101,6 +122,7 @@ async def local_view(job: TrainingJob, directory: Path, *, is_running: bool, his
         history=history,
         explanation=as_lines(explain(snapshot)),
         logs=await asyncio.to_thread(_local_logs, directory),
+        places=places_of(job, tensorboard=str(tensorboard) if tensorboard.is_dir() else ""),
     )
 
 
@@ -151,14 +173,14 @@ def _recorded_logs(recorded: Recorded, *, without: Sequence[str]) -> list[Log]:
     return [Log(f"{each.label}, attempt {attempt}", each.log) for each in remaining[:MOST_LOGS]]
 
 
-def _local_logs(run: Path) -> list[Log]:
+def _local_logs(run: Path, *, replica: str | None = None, most: int = LOG_LINES) -> list[Log]:
     """The last lines of each replica, from the newest of its logs."""
-    newest = {log.parent.name: log for log in replica_logs(run)}
-    return [Log(label, _last_lines(newest[label])) for label in sorted(newest)[:MOST_LOGS]]
+    newest = {log.parent.name: log for log in replica_logs(run) if replica in (None, log.parent.name)}
+    return [Log(label, _last_lines(newest[label], most)) for label in sorted(newest)[:MOST_LOGS]]
 
 
-def _last_lines(log: Path) -> list[str]:
-    return [_cut(line) for line in tail_of(log, MOST_LOG_BYTES).splitlines()[-LOG_LINES:]]
+def _last_lines(log: Path, most: int) -> list[str]:
+    return [_cut(line) for line in tail_of(log, MOST_LOG_BYTES).splitlines()[-most:]]
 
 
 def _cut(text: str) -> str:

@@ -71,6 +71,10 @@ class RunFolder:
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
+    @property
+    def tensorboard(self) -> Path:
+        return self.path / "tensorboard"
+
     def volume(self, claim: str) -> Path:
         """The folder that a local run uses in place of a PersistentVolumeClaim."""
         return self.path / "volumes" / claim
@@ -81,10 +85,6 @@ class RunDirectory(RunFolder):
     """A run directory that this process has locked."""
 
     lock: IO[str]
-
-    @property
-    def tensorboard(self) -> Path:
-        return self.path / "tensorboard"
 
     @property
     def objects(self) -> Path:

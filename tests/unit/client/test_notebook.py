@@ -40,6 +40,6 @@ def test_a_job_that_cannot_be_read_is_shown_by_its_name(tmp_path: Path) -> None:
 
 def test_a_report_is_shown_in_a_sandboxed_frame() -> None:
     shown = Report("digits", '<p>"5 > 3"</p><script>alert(1)</script>')._repr_html_()
-    assert shown.startswith("<iframe sandbox srcdoc=")
+    assert shown.startswith('<iframe sandbox="allow-scripts" srcdoc=')
     assert "<script" not in shown
     assert "&lt;p&gt;&quot;5 &gt; 3&quot;&lt;/p&gt;" in shown

@@ -198,7 +198,6 @@ def test_render_imports_no_framework_no_server_and_no_kubernetes_client(job_file
         "numpy",
         "asyncio",
         "psutil",
-        "matplotlib",
     }
 
 

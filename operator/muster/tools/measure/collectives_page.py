@@ -106,7 +106,7 @@ def _plot(collectives: Sequence[Collective], socket: Socket) -> Lines:
         x_ticks={float(size): _size(size) for size in sizes},
         log_x=True,
         log_y=True,
-        height=4.2,
+        height=400,
     )
 
 

@@ -9,9 +9,21 @@ from dataclasses import dataclass
 from muster.api.figures import duration, rounded
 from muster.api.status import TrainingJobStatus
 from muster.tools.report.history import History
-from muster.tools.report.page import Cell, Finding, Folded, Page, Section, Source, Story, Table
-from muster.tools.report.plots import Bar, Bars, Line, Lines
-from muster.tools.report.run import ENVIRONMENT, PHASE_TITLES, Run, clock, end_of, ending, run_page, seconds_of_phases, usage_figures
+from muster.tools.report.page import Cell, Finding, Folded, Page, Places, Section, Source, Story, Table
+from muster.tools.report.plots import SERIES, Bar, Bars, Line, Lines
+from muster.tools.report.run import (
+    ENVIRONMENT,
+    FEW,
+    PHASE_TITLES,
+    Run,
+    clock,
+    end_of,
+    ending,
+    metrics_of,
+    run_page,
+    seconds_of_phases,
+    usage_figures,
+)
 from muster.tools.report.timeline import Kind
 from muster_contract.printed import read_epoch_line
 
@@ -47,6 +59,8 @@ class JobView:
     points: Sequence[Point] = ()
     explanation: Sequence[str] = ()
     logs: Sequence[Log] = ()
+    places: Sequence[tuple[str, str]] = ()
+    """Names and addresses of what the job names elsewhere: trackers and checkpoints."""
     notes: Sequence[str] = ()
     """Sentences about the missing parts of the page, and why they are missing."""
 
@@ -71,6 +85,8 @@ def job_page(job: JobView) -> Page:
         sections.insert(1, Section("Explanation", [Source("\n".join(job.explanation))]))
     if job.logs:
         sections.append(Section("Last lines of the logs", [Folded(log.title, "\n".join(log.lines)) for log in job.logs]))
+    if job.places:
+        sections.append(Section("Elsewhere", [Places(job.places)]))
     if job.job_yaml:
         sections.append(Section("Job", [Source(job.job_yaml)]))
     findings = [Finding(job.status.message, "bad" if job.state == "Failed" else "")] if job.status.message else []
@@ -80,6 +96,28 @@ def job_page(job: JobView) -> Page:
         findings=[*findings, *found, *(Finding(note) for note in job.notes)],
         figures={**_status_figures(job.status), **figures},
         sections=sections,
+    )
+
+
+def overlay(jobs: Sequence[JobView]) -> Page:
+    """The curves of several jobs in one plot for each metric."""
+    curves: dict[str, list[Line]] = {}
+    for number, job in enumerate(jobs):
+        history = job.history
+        steps = {} if history is None else {step: each.loss_value for step, each in history.curve.items()}
+        loss = {**{point.step: point.loss for point in job.points}, **steps}
+        for name, points in {"loss": sorted(loss.items()), **({} if history is None else metrics_of(history))}.items():
+            if points:
+                colour = SERIES[number % len(SERIES)]
+                curves.setdefault(name, []).append(Line(points, job.name, colour, dots=len(points) <= FEW))
+    sections = [Section(name, [Lines("step", name, lines, log_y=name == "loss", whole_x=True)]) for name, lines in curves.items()]
+    figures = [{"state": job.state, **_status_figures(job.status)} for job in jobs]
+    titles = dict.fromkeys(title for each in figures for title in each)
+    rows: list[list[Cell]] = [[title, *(each.get(title, "") for each in figures)] for title in titles]
+    return Page(
+        title=f"{len(jobs)} jobs in one plot",
+        subtitle="Drag over a plot to zoom in. A double click zooms out.",
+        sections=[*sections, Section("Figures", [Table(["", *(job.name for job in jobs)], rows)])],
     )
 
 
@@ -136,7 +174,7 @@ def _sections(job: JobView) -> Iterator[Section]:
         if len(rates) > 1:
             begin = rates[0][0]
             line = Line([(time - begin, rate) for time, rate in rates])
-            yield Section("Throughput", [Lines("seconds", "samples/s", [line], height=2.6)])
+            yield Section("Throughput", [Lines("seconds", "samples/s", [line], height=240)])
     bars = _goodput(job)
     if bars is not None:
         yield Section("Where the time went", [bars])
@@ -161,7 +199,7 @@ def _story(job: JobView) -> list[str]:
 
 def _loss(points: Sequence[Point]) -> Lines:
     finite = [point.loss for point in points if math.isfinite(point.loss)]
-    line = Line([(point.step, point.loss) for point in points], width=1.3, dots=len(points) <= 40)
+    line = Line([(point.step, point.loss) for point in points], width=1.3, dots=len(points) <= FEW)
     return Lines("step", "loss", [line], log_y=bool(finite) and min(finite) > 0, whole_x=True)
 
 

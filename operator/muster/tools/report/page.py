@@ -9,9 +9,11 @@ from __future__ import annotations
 import io
 import math
 import shutil
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from importlib.resources import files
 from typing import Literal
 
@@ -21,9 +23,11 @@ from markupsafe import Markup
 from rich.console import Console
 from rich.text import Text
 
-from muster.tools.report.plots import NARROW, WIDE, Bars, Lines, svg
+from muster.tools.report.plots import Bars, Lines, plot_data
 
 Cell = str | int | float | None
+UPLOT = "uplot"
+"""The folder with the files of uPlot."""
 FEW_COLUMNS = 10
 """Tables with more columns than this use a smaller font and less space."""
 WITHOUT_TERMINAL = (160, 24)
@@ -72,6 +76,17 @@ class Folded:
 
 
 @dataclass(frozen=True)
+class Places:
+    """Names and addresses. Those of web pages are links. Tenants choose the addresses."""
+
+    places: Sequence[tuple[str, str]]
+
+    def is_link(self, address: str) -> bool:
+        """Whether the address is that of a web page. Others, such as `javascript:`, are text."""
+        return address.startswith(("http://", "https://"))
+
+
+@dataclass(frozen=True)
 class Finding:
     """A result, as one sentence at the top of the page."""
 
@@ -84,7 +99,7 @@ class Section:
     """A heading and the parts below it. A string is a paragraph."""
 
     title: str
-    parts: Sequence[str | Table | Story | Source | Folded | Lines | Bars]
+    parts: Sequence[str | Table | Story | Source | Folded | Places | Lines | Bars]
 
 
 @dataclass(frozen=True)
@@ -99,23 +114,33 @@ class Page:
 
 
 def as_html(page: Page) -> str:
-    """The page as the text of one HTML file. Raises ReportError if matplotlib is missing."""
-    return environment().get_template("page.html.j2").render(page=page)
+    """The page as the text of one HTML file. Browsers run no other script in it than that of its plots."""
+    scripts = [file_text(UPLOT, "uPlot.iife.min.js"), file_text("plots.js")]
+    hashes = " ".join(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts)
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src {hashes}; base-uri 'none'; form-action 'none'"
+    template = environment().get_template("page.html.j2")
+    return template.render(page=page, css=Markup(style()), policy=policy, scripts=[Markup(script) for script in scripts])
 
 
 def environment(*folders: jinja2.BaseLoader) -> jinja2.Environment:
     """Templates of this package and of further ones. `parts.html.j2` draws the findings, figures and sections of `page`."""
     loader = jinja2.ChoiceLoader([*folders, jinja2.PackageLoader("muster.tools.report", ".")])
     jinja = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    jinja.filters |= {"shown": shown, "kind": lambda part: type(part).__name__}
-    jinja.globals |= {"svg": svg, "WIDE": WIDE, "NARROW": NARROW, "FEW_COLUMNS": FEW_COLUMNS, "css": Markup(style())}
+    jinja.filters |= {"shown": shown, "plot_data": plot_data, "kind": lambda part: type(part).__name__}
+    jinja.globals |= {"share": lambda part, whole: f"{100 * part / whole:.4g}%", "FEW_COLUMNS": FEW_COLUMNS}
     return jinja
 
 
 @cache
 def style() -> str:
     """The style sheet of all pages."""
-    return files("muster.tools.report").joinpath("page.css").read_text(encoding="utf-8")
+    return file_text(UPLOT, "uPlot.min.css") + file_text("page.css")
+
+
+@cache
+def file_text(*path: str) -> str:
+    """A file of this package."""
+    return files("muster.tools.report").joinpath(*path).read_text(encoding="utf-8")
 
 
 def shown(value: Cell) -> str:

@@ -1,53 +1,31 @@
-"""Draws the plots of a page as SVG. Its colours come from the style sheet of the page, for light mode, dark mode and paper.
-
-There are no legends for lines. A line has its label at its end, a bar beside it, and a mark at its top. matplotlib draws with a
-placeholder for each colour role, and `svg` replaces the placeholders by CSS variables.
-"""
+"""The plots of a page, as data. `plots.js` draws lines with uPlot, and the template draws bars. Colours come from the style sheet of the
+page, for light mode, dark mode and paper."""
 
 from __future__ import annotations
 
-import io
+import json
 import math
-import re
-import textwrap
-import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from typing import Any
+from dataclasses import dataclass, field
 
-from markupsafe import Markup
-
-from muster.tools.report.history import ReportError
 from muster.tools.report.timeline import Kind
 
 SERIES = tuple(f"series-{number}" for number in range(1, 7))
 """Colours for curves and bars that are compared, in the order in which to use them."""
 ROLES = ("ink", "grid", "paper", "line", "faint", "mark", *SERIES, *(kind.value for kind in Kind))
 """The colours of a plot. They are the names of variables of the style sheet."""
-PLACEHOLDER = {role: f"#0101{number:02x}" for number, role in enumerate(ROLES)}
-_ROLE = {colour: role for role, colour in PLACEHOLDER.items()}
-_PLACEHOLDER = re.compile("|".join(_ROLE))
-_TAG = re.compile("<[a-z][^>]*>")
-"""Colours are replaced only in attributes, because the same characters in a label are text."""
-
-WIDE, NARROW = 9.0, 4.6
-"""Width in inches of a plot for large and for small screens. Each page has both."""
-FONT_SIZE, LABEL_SIZE = 9.5, 8.5
-LINE_HEIGHT = 1.25
-HEADROOM = 0.15
-"""Space above a curve for the labels of marks, as a share of the axis."""
 DECADE = 10.0
 LARGEST, SMALLEST = 1e100, 1e-100
 """A value beyond these is a gap in its line, because axes with room around it would be infinite, or end at 0."""
-BESIDE: Any = {"textcoords": "offset points", "va": "center", "fontsize": LABEL_SIZE, "annotation_clip": False}
-"""Annotation options of a label that is `xytext` points away from its point."""
-LABEL_WRAP = {WIDE: 28, NARROW: 13}
+MOST_POINTS = 4000
+"""The largest number of points of a line that a page has. Screens have fewer pixels."""
+LETTERS = 100
+"""The letters that fit into the width of a bar."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A curve through `points` with `label` at its end. NaN leaves a gap."""
+    """A curve through `points`, named by `label`. NaN leaves a gap."""
 
     points: Sequence[tuple[float, float]]
     label: str = ""
@@ -71,8 +49,8 @@ class Lines:
     log_y: bool = False
     whole_x: bool = False
     """Whether x has only whole numbers."""
-    height: float = 3.4
-    """In inches."""
+    height: int = 320
+    """In pixels."""
 
 
 @dataclass(frozen=True)
@@ -93,55 +71,41 @@ class Bars:
     key: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def height(self) -> float:
-        return 0.9 + 0.45 * len(self.bars)
+    def end(self) -> float:
+        """The end of the longest bar."""
+        return max((begin + length for bar in self.bars for begin, length, _, _ in bar.segments), default=0.0) or 1.0
+
+    def fits(self, words: str, length: float) -> bool:
+        """Whether a segment of this length has room for the words."""
+        return len(words) <= LETTERS * length / self.end
 
 
-def svg(plot: Lines | Bars, width: float) -> Markup:
-    """The plot as one SVG element of `width` inches. Raises ReportError if matplotlib is missing."""
-    try:
-        import matplotlib
-        from matplotlib.backends.backend_svg import FigureCanvasSVG
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ReportError("plots need matplotlib, which is not installed: pip install matplotlib") from error
-    ink, grid = PLACEHOLDER["ink"], PLACEHOLDER["grid"]
-    style: Any = {
-        "svg.fonttype": "none",
-        "svg.hashsalt": f"muster-{width}",
-        "font.family": "sans-serif",
-        "font.size": FONT_SIZE,
-        "text.color": ink,
-        "axes.labelcolor": ink,
-        "axes.edgecolor": grid,
-        "xtick.color": ink,
-        "ytick.color": ink,
-        "axes.grid": True,
-        "grid.color": grid,
-        "grid.linewidth": 0.6,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.axisbelow": True,
-        "text.parse_math": False,  # labels are names and messages, in which a dollar sign is text
+def plot_data(plot: Lines) -> str:
+    """The plot as JSON, which `plots.js` reads. Lines without a label are named by the y axis."""
+    lines = [
+        {
+            "label": printable(line.label or plot.y_label),
+            "colour": line.colour,
+            "width": line.width,
+            "dots": line.dots,
+            "points": [[_short(x), _short(y)] for x, y in _thinned(line.points)],
+        }
+        for line in _joined(plot.lines)
+    ]
+    values = [y for line in plot.lines for _, y in line.points if _is_drawn(y)]
+    data = {
+        "xLabel": printable(plot.x_label),
+        "yLabel": printable(plot.y_label),
+        "lines": lines,
+        "marks": [[_short(x), printable(label)] for x, label in plot.marks],
+        "ticks": [[_short(x), printable(name)] for x, name in sorted(plot.x_ticks.items())],
+        "logX": plot.log_x,
+        "logY": plot.log_y and bool(values) and min(values) > 0 and max(values) >= DECADE * min(values),
+        "fromZero": not plot.log_y,
+        "wholeX": plot.whole_x,
+        "height": plot.height,
     }
-    with matplotlib.rc_context(style), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph", UserWarning)  # the browser draws the text, with fonts of its own
-        figure = Figure(figsize=(width, plot.height), layout="constrained")
-        FigureCanvasSVG(figure)
-        figure.patch.set_alpha(0)
-        axes = figure.add_subplot()
-        axes.patch.set_alpha(0)
-        if isinstance(plot, Lines):
-            _draw_lines(axes, replace(plot, lines=[replace(line, points=_bounded(line.points)) for line in plot.lines]), width)
-        else:
-            _draw_bars(axes, plot, width)
-        out = io.StringIO()
-        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
-    text = out.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
-    text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r'\1 width="100%"', text, count=1)
-    return Markup(_TAG.sub(lambda tag: _PLACEHOLDER.sub(lambda colour: f"var(--{_ROLE[colour[0]]})", tag[0]), text))
+    return json.dumps(data, separators=(",", ":"))
 
 
 def printable(text: str) -> str:
@@ -151,114 +115,36 @@ def printable(text: str) -> str:
     )
 
 
-def _draw_lines(axes: Any, plot: Lines, width: float) -> None:
-    for line in plot.lines:
-        colour, dots = PLACEHOLDER[line.colour], None if line.dots else _isolated(line.points)
-        axes.plot(*zip(*line.points, strict=True), color=colour, linewidth=line.width, marker="o", markevery=dots)
-    if plot.log_x:
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter("{x:g}")
-    elif not plot.x_ticks and min(x for line in plot.lines for x, _ in line.points) >= 0:
-        axes.set_xlim(left=0)
-    if plot.whole_x:
-        axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
-    _scale_y(axes, plot)
-    for x, label in plot.marks:
-        _mark(axes, x, label)
-    axes.set_xlabel(printable(plot.x_label))
-    axes.set_ylabel(printable(plot.y_label))
-    _name_ends(axes, [line for line in plot.lines if line.label], wrap=LABEL_WRAP[width])
-    if plot.x_ticks:
-        _name_ticks(axes, {x: printable(name) for x, name in plot.x_ticks.items()})
+def _joined(lines: Sequence[Line]) -> list[Line]:
+    """The lines, with one line in place of several that follow each other and look the same, such as those of attempts."""
+    joined: list[Line] = []
+    for line in lines:
+        before = joined[-1] if joined else None
+        looks = (line.label, line.colour, line.width, line.dots)
+        if before and looks == (before.label, before.colour, before.width, before.dots) and before.points[-1][0] < line.points[0][0]:
+            gap = ((before.points[-1][0] + line.points[0][0]) / 2, math.nan)
+            joined[-1] = Line([*before.points, gap, *line.points], *looks)
+        elif line.points:
+            joined.append(line)
+    return joined
 
 
-def _bounded(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    return [(x, y if y == 0 or SMALLEST <= abs(y) <= LARGEST else math.nan) for x, y in points]
+def _thinned(points: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
+    """At most MOST_POINTS of the points. Of each group of neighbours, the lowest and the highest stay."""
+    if len(points) <= MOST_POINTS:
+        return points
+    size = math.ceil(2 * len(points) / MOST_POINTS)
+    kept = []
+    for begin in range(0, len(points), size):
+        group = range(begin, min(begin + size, len(points)))
+        drawn = [at for at in group if _is_drawn(points[at][1])] or [begin]
+        kept += sorted({min(drawn, key=lambda at: points[at][1]), max(drawn, key=lambda at: points[at][1])})
+    return [points[at] for at in kept]
 
 
-def _isolated(points: Sequence[tuple[float, float]]) -> list[int]:
-    """The indices of points without a neighbour. A line alone would not show them."""
-    is_drawn = [False, *(math.isfinite(y) for _, y in points), False]
-    return [at for at in range(len(points)) if is_drawn[at : at + 3] == [False, True, False]]
+def _is_drawn(y: float) -> bool:
+    return y == 0 or SMALLEST <= abs(y) <= LARGEST
 
 
-def _scale_y(axes: Any, plot: Lines) -> None:
-    """A logarithmic axis if `log_y` is set and the values span a decade; else a linear one, which begins at 0 unless `log_y` is set."""
-    values = [y for line in plot.lines for _, y in line.points if math.isfinite(y)] or [1.0]
-    if plot.log_y and max(values) >= DECADE * min(values):
-        axes.set_yscale("log", subs=(2, 5) if max(values) < DECADE**3 * min(values) else ())
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_formatter("{x:g}")
-        bottom, top = axes.get_ylim()
-        axes.set_ylim(top=top * (top / bottom) ** HEADROOM)
-        return
-    bottom, top = axes.get_ylim()
-    if plot.log_y:
-        axes.ticklabel_format(axis="y", useOffset=False)
-    else:
-        bottom = min(0, bottom)
-    axes.set_ylim(bottom, top + HEADROOM * (top - bottom))
-
-
-def _name_ticks(axes: Any, names: Mapping[float, str]) -> None:
-    """Draws all ticks. If names would overlap, only every second, third, ... has its name."""
-    letter = 0.6 * FONT_SIZE
-    axes.set_xticks(list(names), list(names.values()))
-    axes.minorticks_off()
-    axes.figure.draw_without_rendering()  # the axes have no size before
-    scale = 72.0 / axes.figure.dpi
-    spans = [(axes.transData.transform((x, 1.0))[0] * scale, (len(name) + 1) * letter) for x, name in sorted(names.items())]
-
-    def overlap(every: int) -> bool:
-        return any(after - before < (width + next_width) / 2 for (before, width), (after, next_width) in pairwise(spans[::every]))
-
-    every = next(every for every in range(1, len(spans) + 1) if not overlap(every))
-    axes.set_xticks(sorted(names), [name if at % every == 0 else "" for at, (_, name) in enumerate(sorted(names.items()))])
-
-
-def _name_ends(axes: Any, lines: Sequence[Line], *, wrap: int) -> None:
-    """Writes each line's label behind its end, and moves it up if it would overlap the one below."""
-    scale = 72.0 / axes.figure.dpi
-    above = float("-inf")
-    ends = [(next((point for point in reversed(line.points) if math.isfinite(point[1])), None), line) for line in lines]
-    for (x, y), line in sorted(((end, line) for end, line in ends if end), key=lambda each: each[0][1]):
-        label = textwrap.fill(printable(line.label), wrap)
-        half = LINE_HEIGHT * LABEL_SIZE * (1 + label.count("\n")) / 2
-        at = axes.transData.transform((x, y))[1] * scale
-        middle = max(at, above + half)
-        above = middle + half
-        axes.annotate(label, (x, y), **BESIDE, xytext=(6, middle - at), color=PLACEHOLDER[line.colour])
-
-
-def _mark(axes: Any, x: float, label: str) -> None:
-    axes.axvline(x, color=PLACEHOLDER["mark"], linewidth=1.1, linestyle=(0, (4, 3)))
-    late = x > sum(axes.get_xlim()) / 2
-    axes.annotate(
-        printable(label),
-        (x, 1.0),
-        xycoords=("data", "axes fraction"),
-        xytext=(-4 if late else 4, 0),
-        textcoords="offset points",
-        ha="right" if late else "left",
-        va="top",
-        fontsize=LABEL_SIZE,
-        color=PLACEHOLDER["mark"],
-    )
-
-
-def _draw_bars(axes: Any, plot: Bars, width: float) -> None:
-    end = max((begin + length for bar in plot.bars for begin, length, _, _ in bar.segments), default=1.0)
-    room = 0.6 * width * 72 / (0.6 * LABEL_SIZE)  # letters that fit into the width of the axes
-    for row, bar in enumerate(plot.bars):
-        for begin, length, colour, words in bar.segments:
-            axes.barh(row, length, left=begin, height=0.6, color=PLACEHOLDER[colour], linewidth=0)
-            if words and len(words) < room * length / end:
-                axes.text(
-                    begin + length / 2, row, printable(words), ha="center", va="center", fontsize=LABEL_SIZE, color=PLACEHOLDER["paper"]
-                )
-        tail = max((begin + length for begin, length, _, _ in bar.segments), default=0.0)
-        axes.annotate(printable(bar.note), (tail, row), **BESIDE, xytext=(5, 0))
-    axes.set_yticks(range(len(plot.bars)), [textwrap.fill(printable(bar.label), LABEL_WRAP[width]) for bar in plot.bars])
-    axes.invert_yaxis()
-    axes.grid(visible=False, axis="y")
-    axes.set_xlabel(printable(plot.x_label))
+def _short(value: float) -> float | None:
+    return float(f"{value:.9g}") if _is_drawn(value) else None

@@ -27,6 +27,10 @@ _PHASES = tuple(field.name for field in fields(Phases))
 PHASE_TITLES = tuple(f"{name.removesuffix('_seconds').replace('_', ' ')}, s" for name in _PHASES)
 SMOOTHING = 25
 """The throughput is averaged over at most this number of steps."""
+FEW = 40
+"""Up to this number of points, each has a dot."""
+MOST_METRICS = 20
+"""The number of metrics that have a plot. Programs choose their names."""
 FEWEST_POINTS = 10
 """An attempt's throughput has at least this number of points, or one for each step."""
 MOST_SEGMENTS = 2000
@@ -89,6 +93,7 @@ def run_page(run: Run, *, against: Run | None = None) -> Page:
             Section("What happened", [Story(story(run))]),
             Section("Loss", [_loss(history, against), *([redone] if history.redone else [])]),
             Section("Throughput", [_throughput(history, run.begin)]),
+            *([Section("Metrics", _metrics(history))] if history.evaluations else []),
             Section("Where the time went", [_timeline(spans, totals, run.begin)]),
             Section("Attempts", [_attempts(run), *_left_out(history), PHASES_NOTE]),
             *([Section(ENVIRONMENT, [_processes(history)])] if history.fingerprints else []),
@@ -139,7 +144,7 @@ def _loss(history: History, against: Run | None = None) -> Lines:
         x_label="step",
         y_label="loss",
         lines=[
-            *(Line([(s.step, s.loss_value) for s in steps], colour="faint", width=3.2) for steps in lost),
+            *(Line([(s.step, s.loss_value) for s in steps], "lost", colour="faint", width=3.2) for steps in lost),
             *([_other(against)] if against else []),
             Line([(s.step, s.loss_value) for s in curve], width=1.3, label="this run" if against else ""),
         ],
@@ -151,6 +156,23 @@ def _loss(history: History, against: Run | None = None) -> Lines:
 
 def _other(run: Run) -> Line:
     return Line([(s.step, s.loss_value) for s in run.history.curve.values()], run.name, SERIES[1], width=2.6)
+
+
+def metrics_of(history: History) -> dict[str, list[tuple[float, float]]]:
+    """The steps and values of each metric that the job has reported: evaluations, learning rate, and those of its own."""
+    found: dict[str, dict[int, float]] = {}
+    for evaluation in history.evaluations:
+        for name, value in evaluation.metrics.items():
+            if name in found or len(found) < MOST_METRICS:
+                found.setdefault(name, {})[evaluation.step] = value
+    return {METRICS.get(name, name): sorted(values.items()) for name, values in found.items()}
+
+
+def _metrics(history: History) -> list[Lines]:
+    return [
+        Lines("step", name, [Line(points, dots=len(points) <= FEW)], whole_x=True, height=240)
+        for name, points in metrics_of(history).items()
+    ]
 
 
 def _throughput(history: History, begin: float) -> Lines:
@@ -166,7 +188,7 @@ def _throughput(history: History, begin: float) -> Lines:
         lines.append(Line([(group[-1].time - begin, rate) for group, rate in zip(groups, rates, strict=True)]))
         marks.append((steps[0].time - steps[0].seconds - begin, f"attempt {number}"))
     unit = "samples/s" if counts_samples else "steps/s"
-    return Lines(x_label="seconds since the run began", y_label=unit, lines=lines, marks=marks, height=2.6)
+    return Lines(x_label="seconds since the run began", y_label=unit, lines=lines, marks=marks, height=240)
 
 
 def _samples_rate(steps: Sequence[Step]) -> float:

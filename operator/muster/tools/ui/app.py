@@ -1,9 +1,10 @@
-"""The pages, as an aiohttp application. They are read-only: no request changes a job."""
+"""The pages, as an aiohttp application. Only a POST from a form of the page itself changes a job, with the rights of the user."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
@@ -11,19 +12,23 @@ from functools import partial
 from http import HTTPStatus
 from importlib.resources import files
 from typing import Any
+from urllib.parse import unquote
 
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
+from jinja2 import PackageLoader
 
 from muster.channel.listener import recognise
 from muster.client import errors
 from muster.explain.explain import capital
 from muster.kubernetes.fairness import Slots
-from muster.tools.report.job import job_page
+from muster.tools.report.job import job_page, overlay
+from muster.tools.report.page import UPLOT, environment, file_text, style
+from muster.tools.report.plots import SERIES
 from muster.tools.ui.choosing import SHOWN_AT_ONCE, Choice, columns_of
-from muster.tools.ui.drawing import Drawing
-from muster.tools.ui.job_rows import Kind, Listed
+from muster.tools.ui.job_rows import Kind, Listed, actions_in, path_of
 from muster.tools.ui.sessions import LONGEST_TOKEN, NotSignedInError, OwnSession, Session, TooManyError, UserSessions
+from muster.tools.ui.sources import Source
 
 REFRESH_SECONDS, REFRESH_ENDED_SECONDS = 3, 30
 ROWS_PER_SECOND = 100
@@ -32,8 +37,24 @@ AT_ONCE, AT_ONCE_PER_USER = 8, 2
 """The number of pages that are made at the same time, and of those for one user."""
 MOST_WAITING = 20
 """The number of pages that wait for their turn, for one user. A browser opens up to six connections for each session."""
+MOST_OVERLAID = len(SERIES)
+"""The number of jobs in one plot: that of colours that can be told apart."""
+ANSWER_SECONDS = 20.0
+"""How long a change of a job may take before the browser gets an answer."""
 KINDS: tuple[Kind, ...] = ("cluster", "local", "gone")
-STATIC = {"ui.css": "text/css", "ui.js": "text/javascript", "icon.svg": "image/svg+xml"}
+STATIC_OF_REPORTS = {
+    "page.css": style,
+    "uplot.js": partial(file_text, UPLOT, "uPlot.iife.min.js"),
+    "plots.js": partial(file_text, "plots.js"),
+}
+STATIC = {
+    "ui.css": "text/css",
+    "ui.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+    "page.css": "text/css",
+    "uplot.js": "text/javascript",
+    "plots.js": "text/javascript",
+}
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -61,13 +82,17 @@ class Pages:
         self._hosts = hosts
         self._cookie = cookie
         self._namespace = namespace
-        self._drawing = Drawing()
+        self._templates = environment(PackageLoader("muster.tools.ui", "templates"))
+        self._changes: set[asyncio.Task[Any]] = set()
         self._slots = Slots(AT_ONCE, share=AT_ONCE_PER_USER)
 
     def application(self) -> web.Application:
         application = web.Application(middlewares=[self._guard], client_max_size=2 * LONGEST_TOKEN)
         application.router.add_get("/", self._jobs)
         application.router.add_get("/jobs/{kind}/{namespace}/{name}", self._job)
+        application.router.add_get("/jobs/{kind}/{namespace}/{name}/logs", self._logs)
+        application.router.add_post("/jobs/{kind}/{namespace}/{name}/{action:suspend|resume|restart|delete}", self._change)
+        application.router.add_get("/overlay", self._overlay)
         application.router.add_get("/static/{file}", self._static)
         application.router.add_get("/healthz", self._alive)
         if isinstance(self._sessions, UserSessions):
@@ -151,23 +176,69 @@ class Pages:
         if (opened := self._opened(request)) is not None:
             return opened
         session = await self._session(request)
-        source = session.sources.get(request.match_info["kind"])
-        if source is None:
-            raise errors.NoJobError("there is no such job")
-        name = request.match_info["name"]
+        source, namespace, name = _asked(session, request)
         async with self._turn(session):
-            view = await source.view(request.match_info["namespace"], name, replica=request.query.get("replica"))
-            page = job_page(view)
+            view = await source.view(namespace, name, replica=request.query.get("replica"))
+            page = await asyncio.to_thread(job_page, view)
             refresh = REFRESH_ENDED_SECONDS if view.status.phase.final else REFRESH_SECONDS
-            return await self._page("job.html.j2", session, refresh=refresh, page=page, name=name)
+            actions = () if request.match_info["kind"] == "gone" else actions_in(view.state)
+            return await self._page("job.html.j2", session, refresh=refresh, page=page, name=name, actions=actions, path=_path(request))
+
+    async def _logs(self, request: web.Request) -> web.StreamResponse:
+        session = await self._session(request)
+        source, namespace, name = _asked(session, request)
+        replica, search = (request.query.get(each, "").strip() for each in ("replica", "search"))
+        async with self._turn(session):
+            lines, notes = await source.log(namespace, name, replica=replica or None)
+            found = [line for line in lines if search.casefold() in line.casefold()]
+            if "download" in request.query:
+                text = "".join(f"{line}\n" for line in found)
+                headers = {"Content-Disposition": f'attachment; filename="{re.sub("[^A-Za-z0-9.-]", "_", name)}.log"'}
+                return web.Response(
+                    body=text.encode(errors="backslashreplace"), headers=headers, content_type="text/plain", charset="utf-8"
+                )
+            values = {"name": name, "path": _path(request), "replica": replica, "search": search, "lines": found, "total": len(lines)}
+            return await self._page("logs.html.j2", session, refresh=REFRESH_SECONDS, notes=notes, **values)
+
+    async def _overlay(self, request: web.Request) -> web.StreamResponse:
+        session = await self._session(request)
+        chosen = list(dict.fromkeys(request.query.getall("job", [])))[:MOST_OVERLAID]
+        async with self._turn(session):
+            views = []
+            for each in chosen:
+                kind, namespace, name = (*map(unquote, each.split("/")), "", "")[:3]
+                if kind not in session.sources:
+                    raise errors.NoJobError("there is no such job")
+                views.append(await session.sources[kind].view(namespace, name, replica=None))
+            page = await asyncio.to_thread(overlay, views)
+            refresh = REFRESH_ENDED_SECONDS if all(view.status.phase.final for view in views) else REFRESH_SECONDS
+            return await self._page("job.html.j2", session, refresh=refresh, page=page, name=page.title, actions=(), path="")
+
+    async def _change(self, request: web.Request) -> web.StreamResponse:
+        """Changes a job. What takes long, such as the end of a save, goes on after the answer."""
+        session = await self._session(request)
+        source, namespace, name = _asked(session, request)
+        action = request.match_info["action"]
+        async with self._turn(session):
+            work = asyncio.create_task(getattr(await source.job(namespace, name), action)())
+            self._changes.add(work)
+            work.add_done_callback(self._changed)
+            done, _ = await asyncio.wait({work}, timeout=ANSWER_SECONDS)
+        if done:
+            work.result()
+        return _lead_to("/" if action == "delete" else _path(request))
+
+    def _changed(self, work: asyncio.Task[Any]) -> None:
+        self._changes.discard(work)
+        if not work.cancelled() and (error := work.exception()) is not None:
+            logging.getLogger("muster.ui").info("a change failed: %s", error)
 
     async def _static(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info["file"]
-        if name == "page.css":
-            return web.Response(text=self._drawing.style, content_type="text/css")
         if name not in STATIC:
             raise web.HTTPNotFound
-        text = files("muster.tools.ui").joinpath("static", name).read_text(encoding="utf-8")
+        own = STATIC_OF_REPORTS.get(name)
+        text = files("muster.tools.ui").joinpath("static", name).read_text(encoding="utf-8") if own is None else own()
         return web.Response(text=text, content_type=STATIC[name])
 
     async def _alive(self, request: web.Request) -> web.StreamResponse:
@@ -212,15 +283,18 @@ class Pages:
         return self._sign_in_form(capital(str(error)), HTTPStatus.UNAUTHORIZED)
 
     def _sign_in_form(self, message: str, status: HTTPStatus) -> web.StreamResponse:
-        text = self._drawing.page("sign_in.html.j2", message=f"{message}." if message else "", refresh=0, user="")
+        text = self._text("sign_in.html.j2", message=f"{message}." if message else "", refresh=0, user="")
         return web.Response(text=text, status=status, content_type="text/html")
 
     def _problem(self, status: HTTPStatus, title: str, message: str) -> web.StreamResponse:
-        text = self._drawing.page("problem.html.j2", title=title, message=capital(message), refresh=0, user="")
+        text = self._text("problem.html.j2", title=title, message=capital(message), refresh=0, user="")
         return web.Response(text=text, status=status, content_type="text/html")
 
+    def _text(self, template: str, **values: Any) -> str:
+        return self._templates.get_template(template).render(**values)
+
     async def _page(self, template: str, session: Session, **values: Any) -> web.StreamResponse:
-        text = await asyncio.to_thread(partial(self._drawing.page, template, user=session.user, **values))
+        text = await asyncio.to_thread(partial(self._text, template, user=session.user, **values))
         return web.Response(body=text.encode(errors="backslashreplace"), content_type="text/html", charset="utf-8")
 
 
@@ -242,6 +316,19 @@ def _list(rows: Sequence[Listed], choice: Choice, now: float) -> dict[str, Any]:
     }
 
 
+def _asked(session: Session, request: web.Request) -> tuple[Source, str, str]:
+    """The source, the namespace and the name of the job in the path. Raises NoJobError."""
+    kind, namespace, name = (request.match_info[each] for each in ("kind", "namespace", "name"))
+    if kind not in session.sources:
+        raise errors.NoJobError("there is no such job")
+    return session.sources[kind], namespace, name
+
+
+def _path(request: web.Request) -> str:
+    """The path of the job's page."""
+    return path_of(*(request.match_info[each] for each in ("kind", "namespace", "name")))
+
+
 def _lead_to(path: str) -> web.Response:
     return web.Response(status=HTTPStatus.SEE_OTHER, headers={"Location": path})
 
@@ -251,4 +338,6 @@ def _status(error: errors.ClientError) -> HTTPStatus:
         return HTTPStatus.NOT_FOUND
     if isinstance(error, errors.NoRightsError):
         return HTTPStatus.FORBIDDEN
+    if isinstance(error, errors.RefusedError | errors.ConflictError):
+        return HTTPStatus.CONFLICT
     return HTTPStatus.SERVICE_UNAVAILABLE

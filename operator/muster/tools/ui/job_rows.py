@@ -44,7 +44,23 @@ class Listed:
     @property
     def path(self) -> str:
         """The path of the job's page."""
-        return f"/jobs/{self.kind}/{quote(self.namespace, safe='')}/{quote(self.name, safe='')}"
+        return path_of(self.kind, self.namespace, self.name)
+
+
+def path_of(kind: str, namespace: str, name: str) -> str:
+    """The path of a job's page."""
+    return f"/jobs/{kind}/{quote(namespace, safe='')}/{quote(name, safe='')}"
+
+
+def actions_in(state: str) -> tuple[str, ...]:
+    """What a user may want to do with a job in this state. The names are those of methods of `AsyncJob`."""
+    if state == Phase.SUCCEEDED:
+        return ("delete",)
+    if state == Phase.FAILED:
+        return "restart", "delete"
+    if state == Phase.SUSPENDED or state not in set(Phase):  # a local run without a process
+        return "resume", "delete"
+    return "suspend", "restart", "delete"
 
 
 def row_of(job: Object) -> Listed:

@@ -15,10 +15,12 @@ from cachetools import LRUCache, TTLCache
 from muster.api.constants import GROUP, PLURAL
 from muster.api.status import Phase
 from muster.client import errors
+from muster.client.async_job import AsyncJob
+from muster.client.cluster_backend import ClusterJob
 from muster.client.connection import Connection
 from muster.client.jobs import Jobs
 from muster.client.local_backend import LocalBackend, version_of
-from muster.client.views import cluster_view, deleted_job_view, observed_points, state_of_run
+from muster.client.views import cluster_log, cluster_view, deleted_job_view, local_log, observed_points, state_of_run
 from muster.kubernetes.objects import Object
 from muster.local.errors import RunError
 from muster.local.rundir import has_run, load_run, pid_of_run
@@ -46,6 +48,12 @@ class Source(Protocol):
 
     async def view(self, namespace: str, name: str, *, replica: str | None) -> JobView:
         """All data about a job. With `replica`, the logs are those of this replica."""
+
+    async def log(self, namespace: str, name: str, *, replica: str | None) -> tuple[list[str], list[str]]:
+        """The last lines of all replicas or of one, each after its replica, and sentences about what is missing."""
+
+    async def job(self, namespace: str, name: str) -> AsyncJob:
+        """The job, to change it with the rights of the user."""
 
 
 class ObservedSteps:
@@ -108,6 +116,12 @@ class ClusterJobs:
         is_open = self._history is not None and (self._rights is None or await self._rights.has(namespace))
         return await cluster_view(connection, name, history=self._history if is_open else None, points=points, replica=replica)
 
+    async def log(self, namespace: str, name: str, *, replica: str | None) -> tuple[list[str], list[str]]:
+        return await cluster_log(self._connection.within(namespace), name, replica=replica)
+
+    async def job(self, namespace: str, name: str) -> AsyncJob:
+        return ClusterJob(self._connection.within(namespace), name)
+
 
 class DeletedJobs:
     """Jobs that are gone, from the histories beside their checkpoints. `rights` are those of the user, unless the storage is the user's
@@ -130,6 +144,13 @@ class DeletedJobs:
         except ReportError as error:
             raise errors.NoJobError(str(error)) from error
         return view if replica is None else replace(view, logs=[log for log in view.logs if log.title.startswith(f"{replica},")])
+
+    async def log(self, namespace: str, name: str, *, replica: str | None) -> tuple[list[str], list[str]]:
+        view = await self.view(namespace, name, replica=replica)
+        return [f"[{log.title}] {line}" for log in view.logs for line in log.lines], []
+
+    async def job(self, namespace: str, name: str) -> AsyncJob:
+        raise errors.NoJobError(f"{name} is deleted, so it cannot be changed")
 
     async def _may(self, namespace: str) -> bool:
         return self._rights is None or await self._rights.has(namespace)
@@ -154,6 +175,7 @@ class LocalRuns:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder.absolute()
+        self._backend = LocalBackend(self._folder, detach=True)
         self._followers: LRUCache[str, RunFollower] = LRUCache(MOST_RUNS)
         self._listed: LRUCache[str, tuple[object, Listed | None]] = LRUCache(MOST_ENTRIES)
 
@@ -161,11 +183,22 @@ class LocalRuns:
         return await asyncio.to_thread(self._rows)
 
     async def view(self, namespace: str, name: str, *, replica: str | None) -> JobView:
+        self._check(name)
+        follower = self._followers.setdefault(name, RunFollower(self._folder / name))
+        view = await self._backend.view(name, history=await asyncio.to_thread(follower.history))
+        return view if replica is None else replace(view, logs=[log for log in view.logs if log.title == replica])
+
+    async def log(self, namespace: str, name: str, *, replica: str | None) -> tuple[list[str], list[str]]:
+        self._check(name)
+        return await asyncio.to_thread(local_log, self._folder / name, replica=replica), []
+
+    async def job(self, namespace: str, name: str) -> AsyncJob:
+        self._check(name)
+        return await self._backend.get(name, namespace=None)
+
+    def _check(self, name: str) -> None:
         if not is_plain(name) or not has_run(self._folder / name):
             raise errors.NoJobError(f"there is no run {name} in {self._folder}")
-        follower = self._followers.setdefault(name, RunFollower(self._folder / name))
-        view = await LocalBackend(self._folder, detach=True).view(name, history=await asyncio.to_thread(follower.history))
-        return view if replica is None else replace(view, logs=[log for log in view.logs if log.title == replica])
 
     def _rows(self) -> list[Listed]:
         return [row for name in _folders(Directory(self._folder)) if (row := self._row(name)) is not None]

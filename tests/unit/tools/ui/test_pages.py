@@ -17,6 +17,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from muster.api.status import TrainingJobStatus
 from muster.client import errors, views
+from muster.client.async_job import AsyncJob
 from muster.explain.snapshot import Snapshot
 from muster.tools.report.job import JobView
 from muster.tools.ui.app import HEADERS, Pages
@@ -82,7 +83,7 @@ def test_the_list_and_the_page_of_a_run(tmp_path: Path) -> None:
         assert "Running" in listed
         page = await (await browser.get("/jobs/local/-/digits")).text()
         assert "attempt 0 trains" in page
-        assert "<svg" in page
+        assert "data-plot=" in page
         assert "line 299" in page
         assert "line 99\n" not in page
         with (tmp_path / "digits" / "attempts" / "0" / "worker-0" / "log.txt").open("a") as log:
@@ -215,7 +216,23 @@ def test_a_row_of_a_job_that_an_older_operator_wrote_is_shown() -> None:
 WAITING = {"name": "team-a", "since": "2026-11-21T11:20:00Z", "position": 3, "clusterQueuePosition": 7, "summary": "3 in team-a"}
 
 
-class Waiting:
+class Empty:
+    """A source without jobs."""
+
+    async def listed(self, namespace: str | None) -> list[Listed]:
+        return []
+
+    async def view(self, namespace: str, name: str, *, replica: str | None) -> JobView:
+        raise errors.NoJobError("there is no such job")
+
+    async def log(self, namespace: str, name: str, *, replica: str | None) -> tuple[list[str], list[str]]:
+        return [], []
+
+    async def job(self, namespace: str, name: str) -> AsyncJob:
+        raise errors.NoJobError("there is no such job")
+
+
+class Waiting(Empty):
     """A cluster with a job that waits in a queue, and one that does not."""
 
     async def listed(self, namespace: str | None) -> list[Listed]:
@@ -246,7 +263,7 @@ def test_the_list_has_no_column_for_queues_when_no_job_waits_in_one(tmp_path: Pa
     visit({"local": LocalRuns(run_directory(tmp_path / "digits").parent)}, look)
 
 
-class Broken:
+class Broken(Empty):
     """A cluster that does not answer."""
 
     async def listed(self, namespace: str | None) -> list[Listed]:

@@ -22,18 +22,21 @@
     });
   }
 
-  // Details that the reader has opened stay open, a log stays at its end or where it was, and the focus stays where it was.
+  // Details that the reader has opened stay open, chosen jobs stay chosen, a log stays at its end or where it was, and the focus stays where it was.
   function replace(old, fresh) {
     const source = fresh.innerHTML;
     const open = new Set(Array.from(old.querySelectorAll("details[open]"), (each) => each.dataset.fold));
+    const picked = new Set(Array.from(old.querySelectorAll("[name=job]:checked"), (each) => each.value));
     const scrolled = Array.from(old.querySelectorAll("pre"), (each) => [each.scrollTop, each.scrollTop + each.clientHeight >= each.scrollHeight - 4]);
     const reachable = "a, button, input, summary, [tabindex]";
     const focused = Array.from(old.querySelectorAll(reachable)).indexOf(document.activeElement);
     old.innerHTML = source;
     old.querySelectorAll("details").forEach((each) => { each.open = open.has(each.dataset.fold); });
+    old.querySelectorAll("[name=job]").forEach((each) => { each.checked = picked.has(each.value); });
     old.querySelectorAll("pre").forEach((each, at) => {
       if (scrolled[at]) { each.scrollTop = scrolled[at][1] ? each.scrollHeight : scrolled[at][0]; }
     });
+    window.drawPlots();
     if (focused >= 0) { old.querySelectorAll(reachable)[focused]?.focus({ preventScroll: true }); }
     if (old.dataset.part) { old.dataset.source = source; }
   }
@@ -61,14 +64,16 @@
     }
   }
 
-  // The list follows what the reader types.
+  document.querySelectorAll("pre.log").forEach((each) => { each.scrollTop = each.scrollHeight; });
+
+  // The list and the log follow what the reader types.
   const filter = document.getElementById("filter");
   let typing = 0;
   filter?.addEventListener("input", () => {
     clearTimeout(typing);
     typing = setTimeout(() => {
       const chosen = Array.from(new FormData(filter)).filter(([, value]) => value);
-      history.replaceState(null, "", `/?${new URLSearchParams(chosen)}`);
+      history.replaceState(null, "", `?${new URLSearchParams(chosen)}`);
       refresh(true);
     }, TYPING_MILLISECONDS);
   });
