@@ -36,25 +36,28 @@ ROWS_PER_SECOND = 100
 AT_ONCE, AT_ONCE_PER_USER = 8, 2
 """The number of pages that are made at the same time, and of those for one user."""
 MOST_WAITING = 20
-"""The number of pages that wait for their turn, for one user. A browser opens up to six connections for each session."""
+"""The number of pages that wait for their turn, and of changes that go on, for one user. A browser opens up to six connections for each
+session."""
 MOST_OVERLAID = len(SERIES)
 """The number of jobs in one plot: that of colours that can be told apart."""
 ANSWER_SECONDS = 20.0
 """How long a change of a job may take before the browser gets an answer."""
 KINDS: tuple[Kind, ...] = ("cluster", "local", "gone")
-STATIC_OF_REPORTS = {
-    "page.css": style,
-    "uplot.js": partial(file_text, UPLOT, "uPlot.iife.min.js"),
-    "plots.js": partial(file_text, "plots.js"),
-}
+
+
+def _own(name: str) -> str:
+    return files("muster.tools.ui").joinpath("static", name).read_text(encoding="utf-8")
+
+
 STATIC = {
-    "ui.css": "text/css",
-    "ui.js": "text/javascript",
-    "icon.svg": "image/svg+xml",
-    "page.css": "text/css",
-    "uplot.js": "text/javascript",
-    "plots.js": "text/javascript",
+    "page.css": ("text/css", style),
+    "ui.css": ("text/css", partial(_own, "ui.css")),
+    "ui.js": ("text/javascript", partial(_own, "ui.js")),
+    "plots.js": ("text/javascript", partial(file_text, "plots.js")),
+    "uplot.js": ("text/javascript", partial(file_text, UPLOT, "uPlot.iife.min.js")),
+    "icon.svg": ("image/svg+xml", partial(_own, "icon.svg")),
 }
+"""The type and the content of each file."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -83,7 +86,8 @@ class Pages:
         self._cookie = cookie
         self._namespace = namespace
         self._templates = environment(PackageLoader("muster.tools.ui", "templates"))
-        self._changes: set[asyncio.Task[Any]] = set()
+        self._changes: dict[asyncio.Task[Any], str] = {}
+        """The changes of jobs that go on, and the user of each."""
         self._slots = Slots(AT_ONCE, share=AT_ONCE_PER_USER)
 
     def application(self) -> web.Application:
@@ -219,17 +223,18 @@ class Pages:
         session = await self._session(request)
         source, namespace, name = _asked(session, request)
         action = request.match_info["action"]
-        async with self._turn(session):
-            work = asyncio.create_task(getattr(await source.job(namespace, name), action)())
-            self._changes.add(work)
-            work.add_done_callback(self._changed)
-            done, _ = await asyncio.wait({work}, timeout=ANSWER_SECONDS)
+        if sum(user == session.user for user in self._changes.values()) >= MOST_WAITING:
+            raise TooManyError
+        work = asyncio.create_task(getattr(await source.job(namespace, name), action)())
+        self._changes[work] = session.user
+        work.add_done_callback(self._changed)
+        done, _ = await asyncio.wait({work}, timeout=ANSWER_SECONDS)
         if done:
             work.result()
         return _lead_to("/" if action == "delete" else _path(request))
 
     def _changed(self, work: asyncio.Task[Any]) -> None:
-        self._changes.discard(work)
+        del self._changes[work]
         if not work.cancelled() and (error := work.exception()) is not None:
             logging.getLogger("muster.ui").info("a change failed: %s", error)
 
@@ -237,9 +242,8 @@ class Pages:
         name = request.match_info["file"]
         if name not in STATIC:
             raise web.HTTPNotFound
-        own = STATIC_OF_REPORTS.get(name)
-        text = files("muster.tools.ui").joinpath("static", name).read_text(encoding="utf-8") if own is None else own()
-        return web.Response(text=text, content_type=STATIC[name])
+        content_type, text = STATIC[name]
+        return web.Response(text=text(), content_type=content_type)
 
     async def _alive(self, request: web.Request) -> web.StreamResponse:
         return web.Response(text="ok\n")
