@@ -45,6 +45,18 @@ def test_lines_wrap_at_a_hundred_characters(page: Path) -> None:
     assert not long
 
 
+def test_the_figures_of_what_a_loss_costs_are_on_the_pages_that_they_link_to() -> None:
+    page = ROOT / "docs" / "tasks" / "when-something-dies.md"
+    figures = {
+        (target, figure)
+        for text, target in re.findall(r"\[([^\]]+)\]\(([^)#]+)[^)]*\)", page.read_text())
+        for figure in re.findall(r"\d+(?:\.\d+)?", text)
+    }
+    assert len(figures) > 25
+    linked = {target: re.findall(r"\d+(?:\.\d+)?", (page.parent / target).read_text()) for target, _ in figures}
+    assert [(target, figure) for target, figure in sorted(figures) if figure not in linked[target]] == []
+
+
 def test_the_files_that_the_page_on_architecture_names_exist() -> None:
     table = (ROOT / "docs" / "architecture" / "README.md").read_text().partition("## Where to look")[2]
     named = set(re.findall(r"`([\w.]+/[\w./]+)`", table))
