@@ -22,11 +22,13 @@ from muster.explain.causes import CAUSES
 from muster.operator.metrics.families import FAMILIES
 from muster.operator.metrics.job_series import MOST_JOBS, MOST_JOBS_PER_NAMESPACE, MOST_NAMESPACES, MOST_UNREADABLE
 from muster_contract.codes import PROCESS_KILLED, SIGNAL_BASE, ExitCode
+from muster_contract.config import COMMON_KEYS, Key
 from muster_contract.environment import NAMES, PROCESS_VARIABLES, STATUS_VARIABLES, TRACKER_VARIABLES, ReplicaEnvironment
 from muster_contract.events import EVENTS, Event
 from muster_contract.inputs import FETCHER_VARIABLES
 from muster_contract.notices import NoticeReason
 from muster_contract.reports import Reply, Report
+from muster_contract.tasks import TASKS
 from muster_contract.trainer_spec import TrainerSpec
 from muster_contract.wire import FieldPlan, Limits, fields_of
 
@@ -53,6 +55,7 @@ def pages() -> Iterator[tuple[str, str]]:
     """Name and text of each page."""
     entries = {
         "environment.md": ("Environment variables", "The variables in the environment of a replica and its processes", environment()),
+        "settings.md": ("Settings", "The keys of `trainer.config` that all tasks and modules share, with their defaults", settings()),
         "trainer-spec.md": ("Trainer spec", "The JSON object in `MUSTER_TRAINER`", trainer_spec()),
         "events.md": ("Events", "What a training process writes to its supervisor, one JSON object a line", events()),
         "reports.md": ("Reports and replies", "The documents between supervisors and the operator, and termination messages", reports()),
@@ -78,6 +81,29 @@ def environment() -> str:
     others = {**PROCESS_VARIABLES, **STATUS_VARIABLES, **TRACKER_VARIABLES, **FETCHER_VARIABLES}
     rows += [(f"`{name}`", doc) for name, doc in others.items()]
     return table(("variable", "meaning"), rows)
+
+
+def settings() -> str:
+    shared = (
+        "These keys of `trainer.config` mean the same for every `task` and every `module`, with every strategy. "
+        "[Your own model](../tasks/own-model.md#settings) reads them, and may have more."
+    )
+    bundled = (
+        "[Bundled tasks](../strategies.md#bundled-tasks) refuse other keys. They also have `data` ([input](../input.md)), and these, which "
+        "replace shared ones of the same name:"
+    )
+    common = table(("key", "default", "value", "meaning"), (_setting(key, key.doc) for key in COMMON_KEYS))
+    rows = (
+        ("", *_setting(key)) if index else (f"`{name}`", *_setting(key))
+        for name, task in TASKS.items()
+        for index, key in enumerate(task.own_keys)
+    )
+    return f"{filled(shared)}\n\n{common}\n## Bundled tasks\n{filled(bundled)}\n\n{table(('task', 'key', 'default', 'value'), rows)}"
+
+
+def _setting(key: Key, *more: str) -> tuple[str, ...]:
+    default = "" if key.default in ("", None) else f"`{_shown(key.default)}`"
+    return f"`{key.name}`", default, key.needed.rstrip(","), *more
 
 
 def trainer_spec() -> str:

@@ -16,7 +16,7 @@ MOST_SEED = 2**63 - 1
 
 @dataclass(frozen=True)
 class Key:
-    """A key of `config`: its default, the required kind of value in words, a check of the value, and its meaning."""
+    """A key of `config`: its default, the required kind of value in words, a check of the value, and what it does."""
 
     name: str
     default: Any
@@ -53,28 +53,61 @@ def folder(name: str, *, doc: str = "") -> Key:
     return Key(name, "", "the name of a folder (such as model), or an absolute path,", holds, doc)
 
 
-def widths(name: str, default: list[int]) -> Key:
+def widths(name: str, default: list[int], *, doc: str = "") -> Key:
     def holds(value: object) -> bool:
         return isinstance(value, list) and 1 <= len(value) <= 16 and all(_whole(one) and one >= 1 for one in value)
 
-    return Key(name, default, "a list of 1 to 16 whole numbers of at least 1", holds)
+    return Key(name, default, "a list of 1 to 16 whole numbers of at least 1", holds, doc)
 
 
 COMMON_KEYS: tuple[Key, ...] = (
-    whole("epochs", 15, least=1, doc="Passes over all samples"),
-    number("learningRate", 0.05, positive=True, doc="Size of an update, before batch.learningRateScaling"),
-    whole("warmupSteps", 0, least=0, doc="Steps over which the learning rate grows from near 0"),
-    choice("optimizer", "SGD", "Adam", "AdamW", doc="Used unless the module has an optimizer"),
-    number("momentum", 0.9, doc="Of SGD"),
-    number("weightDecay", 0.0, doc="L2 for SGD and Adam, decoupled for AdamW"),
-    number("gradientClipNorm", 0.0, doc="Largest norm of the whole gradient, or 0 for no limit"),
-    choice("nanLoss", "Stop", "Skip", "Continue", doc="What happens if the loss is not a finite number"),
-    whole("seed", 0, least=0, doc="Of the parameters and of the order of samples"),
-    flag("deterministic", default=True, doc="Whether a run can be repeated bit for bit"),
-    choice("precision", "Float32", "BFloat16", doc="Of the forward pass; everything else is Float32"),
-    folder("export", doc="Where the trained model is written, below the checkpoints"),
-    whole("evaluateEveryEpochs", 0, least=0, doc="Epochs between evaluations, or 0 for one at the end"),
-    number("stepDelaySeconds", 0.0, doc="Slows each step down, to try faults by hand"),
+    whole("epochs", 15, least=1, doc="How often each sample is used."),
+    number(
+        "learningRate",
+        0.05,
+        positive=True,
+        doc="Learning rate, which batch.learningRateScaling may raise with the size of the world.",
+    ),
+    whole(
+        "warmupSteps",
+        0,
+        least=0,
+        doc="Number of steps over which the learning rate grows linearly (Goyal et al., 2017). It is a function of the step, so a "
+        "resumed run has the same rates.",
+    ),
+    choice("optimizer", "SGD", "Adam", "AdamW", doc="The optimizer, unless a module defines one."),
+    number("momentum", 0.9, doc="Momentum of SGD."),
+    number("weightDecay", 0.0, doc="Weight decay: L2 for SGD and Adam, decoupled for AdamW. It is added once, in the update."),
+    number(
+        "gradientClipNorm", 0.0, doc="Largest norm of the gradient of the whole model and the whole batch. 0: gradients are not clipped."
+    ),
+    choice(
+        "nanLoss",
+        "Stop",
+        "Skip",
+        "Continue",
+        doc="What happens if a loss is not a finite number. Stop: all ranks end with exit code 10, and the message names the step and "
+        "the samples. Skip: the step changes nothing. Continue: it is ignored.",
+    ),
+    whole("seed", 0, least=0, doc="Seed of the order of samples, the first weights and all random numbers."),
+    flag(
+        "deterministic",
+        default=True,
+        doc="Whether a run can be repeated bit for bit. It may cost speed: JAX, for example, computes with one thread of a CPU.",
+    ),
+    choice(
+        "precision",
+        "Float32",
+        "BFloat16",
+        doc="Numbers of the forward pass. Parameters, loss, updates and checkpoints are float32 in any case. PyTorch: autocast, and for "
+        "FSDP its own mixed precision. TensorFlow: mixed_bfloat16 of Keras.",
+    ),
+    folder(
+        "export",
+        doc="Folder for the trained model, below the checkpoint directory, or an absolute path. Without it, no model is written.",
+    ),
+    whole("evaluateEveryEpochs", 0, least=0, doc="Number of epochs between evaluations on the test set. 0: only at the end."),
+    number("stepDelaySeconds", 0.0, doc="Seconds that each step waits, to try faults by hand."),
 )
 
 

@@ -2,7 +2,7 @@
 
 A job trains it with `strategy: MultiWorkerMirrored` and `trainer: {module: cancer_tensorflow}`; keys of `config` that
 are not Muster's own, such as `width` here, are passed on as they are. The functions are explained in
-muster_trainer/tasks/module.py.
+docs/tasks/own-model.md.
 """
 
 import keras

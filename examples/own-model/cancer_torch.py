@@ -1,7 +1,7 @@
 """A model of your own, in PyTorch: 569 tumours with 30 measurements each (scikit-learn ships them), benign or not.
 
 A job trains it with `strategy: DDP` and `trainer: {module: cancer_torch}`; keys of `config` that are not Muster's own,
-such as `width` here, are passed on as they are. The functions are explained in muster_trainer/tasks/module.py.
+such as `width` here, are passed on as they are. The functions are explained in docs/tasks/own-model.md.
 """
 
 import torch

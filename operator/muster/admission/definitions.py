@@ -186,7 +186,7 @@ def _spec() -> Schema:
 def _setting(key: Key) -> Schema:
     """The schema of a shared setting. It accepts any value, because a program of the user may give the name another meaning."""
     default = f" Default: {json.dumps(key.default)}." if key.default != "" else ""
-    description = f"{key.doc}: {key.needed.removesuffix(',')}.{default}"
+    description = f"{key.doc} Value: {key.needed.removesuffix(',')}.{default}"
     return {"description": description, "x-kubernetes-preserve-unknown-fields": True}
 
 

@@ -1,49 +1,7 @@
 """Loads the task of a job: a bundled task, or a module of the user.
 
 `module: my_package.model` names a Python module on the Python path, which includes the working directory and the job's
-code. The module has these functions, which are the same for all frameworks:
-
-    build_model(config)               Returns a torch.nn.Module or a keras.Model, which is called as model(inputs).
-                                      JAX: an object with init(key, inputs), which returns the parameters (nested arrays),
-                                      and apply(parameters, inputs), such as a flax.linen.Module. If apply has a parameter
-                                      `key`, it gets a key for random numbers in training, and None in an evaluation.
-    dataset(config, split)            Returns a map-style data set for the split "train" or "test", with __len__ and
-                                      __getitem__(i). A sample is (inputs, targets), each an array, or a dict, list or
-                                      tuple of arrays. Optional: batch(indices) returns several samples, stacked.
-                                      A sample may also be (inputs, targets, weight). Its loss is multiplied by the
-                                      weight, and the sum is divided by the number of samples (Keras'
-                                      sum_over_batch_size). If there is no test set, it returns None for "test", or has
-                                      no parameter `split`.
-    loss(outputs, batch)              Returns the loss of each sample, shape (n,), or the mean of the batch, shape ().
-                                      Or a pair (values, weights), each of shape (n,), or their sums, shape (). Muster
-                                      divides the sum of all values by the sum of all weights, over all devices. Use it
-                                      for means over tokens, with a mask or with class weights. JAX accepts only the shape
-                                      (n,), because it compiles for shares of one size, which may be padded. Other results
-                                      are refused if a batch is computed in parts: a sum, or a loss that compares samples.
-                                      `batch` is (inputs, targets) as tensors on the device, and the
-                                      weights if the data set has some. Do not multiply by the weights, because Muster
-                                      does. Losses that Keras layers add (regularisers, add_loss) are added once,
-                                      whatever the size of the world.
-    optimizer(model, config)          Optional. Returns a torch.optim.Optimizer, a keras Optimizer or an
-                                      optax.GradientTransformation. The default is made from the keys optimizer,
-                                      learningRate, momentum and weightDecay of the config. `config.learningRate` is
-                                      already scaled by batch.learningRateScaling.
-    schedule(step, config)            Optional. Returns the factor of the learning rate at a step (from 0), such as
-                                      0.1 ** (step // 1000). It depends on the step only, so that a resumed run has the
-                                      same rates.
-    metrics(outputs, batch)           Optional. Returns {name: a value per sample, their mean, or a pair as for loss}.
-                                      Muster averages over the test set.
-    tensor_parallel_plan(model)       For tensor parallelism in PyTorch. Returns {name or pattern of layers: their cut}.
-                                      A cut is Colwise, Rowwise, ColwiseGathered or a ParallelStyle of torch.
-
-    SURVIVES = True                   Optional. With DDP, the process may continue after the loss of a peer, in a new
-                                      process group. A spare imports the module and calls `dataset` before it has a rank.
-                                      So the module must have no process group of its own and must not read its rank from
-                                      the environment, and all state must be in the model and the optimizer.
-
-The Pipeline strategy needs a torch.nn.Sequential from build_model. Each layer must take one tensor and return one tensor.
-`config` is the job's config, read as `config.learningRate` or `config["learningRate"]`. Your own keys are passed on unchanged.
-Muster chooses the samples as a pure function of (seed, step), and seeds random numbers in each step.
+code. docs/tasks/own-model.md explains its functions. They are the same for all frameworks.
 A bundled task is also a module, but with a typed config.
 """
 
