@@ -478,7 +478,7 @@ def test_a_lightning_loader_whose_place_is_unknown_is_named_and_keeps_the_place_
 def test_a_loop_with_accelerate_that_loads_its_state_after_the_first_batch_resumes_with_the_losses_of_an_undisturbed_one(
     enter: Enter, tmp_path: Path, workers: int, stop_at: int
 ) -> None:
-    """The loop of docs/own-loop.md."""
+    """The loop of docs/libraries.md."""
     import torch
     from accelerate import Accelerator, utils  # type: ignore[import-untyped]
 

@@ -47,7 +47,7 @@ def found_in(source: str, name: str) -> Found:
     seen.visit(tree)
     strategy, evidence = _strategy(seen)
     notes = [
-        f"Add muster_training.{callback}() to the callbacks, so that the job saves and resumes: docs/own-loop.md."
+        f"Add muster_training.{callback}() to the callbacks, so that the job saves and resumes: docs/libraries.md."
         for library, callback in _CALLBACKS.items()
         if library in seen.modules and callback not in seen.words
     ]
