@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import re
 import shlex
@@ -16,11 +17,14 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 import yaml
 
+import muster
 from muster.admission.preset import preset_problems
 from muster.admission.read import check_job
 from muster.api.constants import API_VERSION, KIND, PRESET_KIND
 from muster.api.preset import TrainingPreset
+from muster.api.spec import TrainingJobSpec
 from muster.cli.main import cli
+from muster.tools.measure.comparison import ComparisonFile
 from tests.unit.test_docs import PAGES, ROOT
 
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
@@ -40,6 +44,8 @@ SPEC: dict[str, Any] = {
     "scheduling": {},
 }
 """What surrounds a part of a spec that a page shows."""
+FIELDS = {field.alias or name for name, field in TrainingJobSpec.model_fields.items()}
+OF_KUBERNETES = ("PersistentVolumeClaim", "ResourceQuota")
 KUBECTL = re.compile(
     "annotate|apply|cordon|create|delete|describe|drain|exec|explain|get|krew|label|logs|muster|patch|port-forward|replace|rollout|scale|top|uncordon|wait"
 )
@@ -108,16 +114,37 @@ def test_yaml_parses_and_jobs_presets_and_values_are_valid(block: Block) -> None
             assert preset_problems(TrainingPreset.model_validate(document)) == []
         elif document.keys() <= VALUES["properties"].keys():
             jsonschema.validate(document, VALUES)
-        elif document.keys() <= SPEC.keys():
-            spec = {**SPEC, **document}
+        elif document.keys() == {"spec"} or document.keys() <= FIELDS:
+            spec = {**SPEC, **document.get("spec", document)}
             if not {"task", "module", "script", "command"} & spec["trainer"].keys():
                 spec["trainer"] = {**SPEC["trainer"], **spec["trainer"]}
             check_job({"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "job"}, "spec": spec}, source=block.place)
+        elif "variants" in document:
+            ComparisonFile.model_validate(document)
+        else:
+            assert block.language == "json" or kind in OF_KUBERNETES or "scrape_configs" in document
 
 
 @pytest.mark.parametrize("block", blocks("python"), ids=lambda block: block.place)
 def test_python_compiles(block: Block) -> None:
     compile(block.text, block.place, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """The modules and the names that a block takes from them. Without an import, `muster` is the client or the training library."""
+    modules = {alias.asname or alias.name: alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield from ((node.module, alias.name) for alias in node.names)
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "muster":
+            yield modules.get("muster") or ("muster" if hasattr(muster, node.attr) else "muster_training"), node.attr
+
+
+@pytest.mark.parametrize("block", blocks("python"), ids=lambda block: block.place)
+def test_names_that_python_takes_from_muster_exist(block: Block) -> None:
+    for module, name in imports(ast.parse(block.text)):
+        if module.partition(".")[0].startswith("muster"):
+            assert hasattr(importlib.import_module(module), name), f"{module}.{name}"
 
 
 def test_commands_of_muster_and_their_options_exist() -> None:
