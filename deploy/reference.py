@@ -133,8 +133,8 @@ def notices() -> str:
 
 def causes() -> str:
     intro = (
-        "`muster explain JOB` names the first causes of this list that apply. An earlier cause explains later ones. Words in angle "
-        "brackets are filled in from the job."
+        "The command `muster explain JOB` names the first causes of this list that apply. An earlier cause explains later ones. Words in "
+        "angle brackets are filled in from the job."
     )
     parts = [f"{filled(intro)}\n"]
     for kind in dict.fromkeys(cause.kind for cause in CAUSES):

@@ -96,7 +96,7 @@ def _type(schema: Mapping[str, Any]) -> str:
 
 def commands() -> str:
     """The help of all commands."""
-    parts = [filled("`kubectl muster` is the same program. [Commands](../commands.md) shows how they are used.") + "\n"]
+    parts = [filled("[Commands](../commands.md) shows how they are used. `kubectl muster` is the same program.") + "\n"]
     context = click.Context(cli, info_name="muster", terminal_width=100)
     parts.append(f"\n## muster\n```text\n{cli.get_help(context)}\n```\n")
     for name in cli.list_commands(context):

@@ -11,6 +11,8 @@ from local_cluster.programs import KUBERNETES, OLDEST_KUBERNETES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("charts/**/*.md"), *ROOT.glob("local_cluster/*.md")])
+GUIDES = [page for page in PAGES if page.is_relative_to(ROOT / "docs") and page.parent.name not in ("reference", "runbooks")]
+"""The pages that people read from the top."""
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 WIDTH = 100
 
@@ -32,6 +34,13 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
         if not file.exists() or (anchor and anchor not in anchors(file)):
             broken.append(target)
     assert not broken
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_begins_with_a_sentence_and_not_with_code(page: Path) -> None:
+    [title, first] = [line for line in page.read_text().splitlines() if line and not line.startswith("<!--")][:2]
+    assert re.match(r"# [A-Z][^`]*$", title)
+    assert re.match(r"\w|\[|\| ", first)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
