@@ -147,6 +147,25 @@ def test_names_that_python_takes_from_muster_exist(block: Block) -> None:
             assert hasattr(importlib.import_module(module), name), f"{module}.{name}"
 
 
+def is_field(path: str) -> bool:
+    """Whether a job has this field below `spec`. The parts of a pod and settings have any names."""
+    schema = json.loads((ROOT / "docs/schema/trainingjob.json").read_text())["properties"]["spec"]
+    for part in path.split("."):
+        inner = schema.get("properties", {}).get(part) or schema.get("additionalProperties")
+        if not isinstance(inner, dict):
+            return "properties" not in schema
+        schema = inner
+    return True
+
+
+def test_the_fields_to_write_in_place_of_those_of_other_tools_exist() -> None:
+    rows = [line for line in (ROOT / "docs/tasks/coming-from.md").read_text().splitlines() if line.startswith("| ")]
+    named = {path for row in rows for path in re.findall(r"`(\w+(?:\.\w+)+)", row.partition(" | ")[2]) if path.partition(".")[0] in FIELDS}
+    assert len(named) > 20
+    assert [path for path in sorted(named) if not is_field(path)] == []
+    assert not is_field("roles.worker.replica")
+
+
 def test_commands_of_muster_and_their_options_exist() -> None:
     checked, wrong = 0, []
     for place, line in shell_lines():
