@@ -81,7 +81,9 @@ def test_a_function_trains_in_each_process_without_a_file_of_its_own(client: mus
     assert sorted(path.name for path in local_job.folder.glob("*.py")) == ["train.py"]
     with pytest.raises(muster.ConflictError, match="a run tiny exists"):
         client.train(greet, name="tiny", strategy="DDP", arguments={"word": "bye"})
-    assert "hello" in (local_job.folder / "runs/tiny/code/muster_function.py").read_text()
+    assert "hello" in (local_job.folder / "runs/tiny.code/muster_function.py").read_text()
+    job.delete()
+    assert "hello" in (local_job.folder / "runs/tiny.1/code/muster_function.py").read_text()
 
 
 def test_a_job_is_suspended_resumed_scaled_and_goes_on_from_its_commit(client: muster.Client, local_job: LocalJob) -> None:

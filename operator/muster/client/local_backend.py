@@ -101,8 +101,8 @@ class LocalBackend:
         return []  # a run whose process has ended is shown as suspended
 
     def _written(self, name: str, files: Mapping[str, bytes]) -> Path:
-        """A folder of the run directory with these files, so that a run that is resumed has them."""
-        folder = self.directory(name) / "code"
+        """A folder beside the run directory with these files, so that a run that is resumed has them."""
+        folder = self.code_folder(name)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for file, content in files.items():
@@ -111,6 +111,10 @@ class LocalBackend:
         except OSError as error:
             raise errors.RefusedError(f"{error.filename or folder}: {error.strerror}") from error
         return folder
+
+    def code_folder(self, name: str) -> Path:
+        """Where the files of a run are whose code is no folder of the user."""
+        return self._folder / f"{name}.code"
 
     def directory(self, name: str) -> Path:
         return self._folder / name
@@ -378,6 +382,8 @@ class LocalJob(AsyncJob):
         directory = self._backend.directory(self.name)
         aside = directory.rename(free_path(directory))
         directory.with_name(f"{self.name}.out").unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            self._backend.code_folder(self.name).rename(aside / "code")
         return aside
 
 
