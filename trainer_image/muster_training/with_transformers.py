@@ -141,6 +141,7 @@ class MusterCallback(TrainerCallback):
         """Writes a checkpoint of Trainer without a collective. `Trainer._save_checkpoint` has the files that it needs."""
         model = getattr(objects["model"], "module", objects["model"])
         if hasattr(model, "save_pretrained"):
+            model.should_save_on_this_rank = lambda is_main_process: True  # otherwise transformers writes nothing on ranks other than 0
             model.save_pretrained(folder)
         else:
             save_file(model.state_dict(), folder / SAFE_WEIGHTS_NAME, metadata={"format": "pt"})
