@@ -64,6 +64,37 @@ while state.step < steps:
         break
 '''
 
+LOADED = '''
+"""Trains with DDP on a loader with workers. Each step takes two batches, which may be of two epochs of seven batches."""
+import sys, time
+import torch, torch.distributed as dist
+from torch import nn
+import muster_training as muster
+
+steps, seconds = int(sys.argv[1]), float(sys.argv[2])
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(4, 16), nn.Dropout(0.2), nn.Linear(16, 1)))
+optimizer = torch.optim.Adam(model.parameters())
+data = torch.randn(102, 4, generator=torch.Generator().manual_seed(1))
+loader = muster.data_loader(data, 8, shuffle=True, num_workers=2, prefetch_factor=3)
+state = muster.register(model=model, optimizer=optimizer, loader=loader)
+batches, ends = 0, state.step >= steps
+while not ends:
+    for batch in loader:
+        loss = (model(batch) - batch.sum(1, keepdim=True)).pow(2).mean()
+        loss.backward()
+        batches += 1
+        if batches % 2:
+            continue
+        optimizer.step()
+        optimizer.zero_grad()
+        time.sleep(0 if muster.environment().attempt else seconds)
+        if ends := state.finish_step(total=steps, loss=loss.item()):
+            break
+dist.destroy_process_group()
+'''
+
 MISSED = """
 from contextlib import contextmanager
 import muster_training
@@ -201,6 +232,23 @@ def test_a_rank_that_loses_its_peer_saves_the_last_step_of_registered_state(loca
     assert first["lastStep"] == second["stepResumed"] == second["stepCommitted"] >= 12
     assert second["stepsLost"] == 0
     assert final_state(local_job, 60) == undisturbed(tmp_path, document, 60)
+
+
+@pytest.mark.torch
+def test_a_ddp_program_that_is_killed_in_an_epoch_goes_on_with_the_next_samples(local_job: LocalJob, tmp_path: Path) -> None:
+    (tmp_path / "loaded.py").write_text(LOADED)
+    document = job(trainer={"script": "loaded.py 40 0.1"}, checkpoint={"everySteps": 500, "gracePeriodSeconds": 10})
+    local_job.write(document)
+    with local_job.running("job.yaml") as run:
+        wait_until(lambda: local_job.step >= 12, "steps of a later epoch")
+        os.kill(local_job.pid_of("worker-1"), signal.SIGKILL)
+        code, output = finish(run, 300)
+    assert code == 0, output
+    first, second = local_job.status["attempts"]
+    assert first["lastStep"] == second["stepResumed"] >= 12
+    assert second["stepsLost"] == 0
+    # Python's and NumPy's generators, which the program does not use and does not seed, are in a file of each rank.
+    assert final_state(local_job, 40)["state.muster"] == undisturbed(tmp_path, document, 40)["state.muster"]
 
 
 def test_a_program_that_exits_between_two_saves_is_told_which_step_is_not_saved(local_job: LocalJob, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ if sys.version_info < (3, 11):  # noqa: UP036 (images of users may have an older
 
 from muster_contract.errors import BadConfiguration, CheckpointDamaged, PeerLost, StorageUnavailable, UserError
 from muster_training.callbacks import keras_callback, lightning_callback, transformers_callback
+from muster_training.data import data_loader
 from muster_training.place import Environment
 from muster_training.registration import State, register
 from muster_training.saves import Checkpoint
@@ -29,6 +30,7 @@ __all__ = [
     "StorageUnavailable",
     "UserError",
     "checkpoint",
+    "data_loader",
     "environment",
     "keras_callback",
     "latest",
