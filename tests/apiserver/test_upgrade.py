@@ -1,0 +1,120 @@
+"""Jobs go on under the next version of Muster. The earlier version is a commit of this repository, with its own chart and operator."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+import local_cluster
+from tests.support.api_server.cluster import Cluster
+from tests.support.api_server.jobs import Jobs, job
+from tests.support.api_server.kubelet import Nodes
+from tests.support.api_server.operators import OperatorProcess
+from tests.support.waiting import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+EARLIER = "54aa4392a98f993810b5340e7fed4d3f1ed026bb"
+DEFINITION = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/trainingjobs.muster.dev"
+SCRIPT = {"script": "train.py", "code": {"configMap": {"name": "code"}}}
+WORKERS = {"worker": {"replicas": 2}}
+JOBS = {
+    "ddp": {"strategy": "DDP", "roles": WORKERS, "recovery": {"spares": 1}},
+    "elastic": {"strategy": "DDP", "roles": WORKERS, "elastic": {"minReplicas": 1, "maxReplicas": 3}, "batch": {"globalSize": 12}},
+    "fsdp": {"strategy": "FSDP", "roles": WORKERS},
+    "jax": {"strategy": "JAX", "roles": WORKERS},
+    "mwms": {"strategy": "MultiWorkerMirrored", "roles": WORKERS},
+    "ps": {"strategy": "ParameterServer", "roles": {"chief": {}, **WORKERS, "ps": {"replicas": 1}}, "trainer": SCRIPT},
+    "rpc": {"strategy": "RPC", "roles": {"chief": {}, **WORKERS}, "trainer": SCRIPT},
+}
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(scope="module")
+def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folders of the earlier version."""
+    folders = ["charts", "contract", "operator"]
+    archive = subprocess.run(["git", "archive", EARLIER, *folders], cwd=ROOT, capture_output=True, timeout=60)
+    if archive.returncode:
+        pytest.skip(f"this checkout has no history up to {EARLIER}")
+    folder = tmp_path_factory.mktemp("earlier")
+    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as packed:
+        packed.extractall(folder, filter="data")
+    return folder
+
+
+class Installation:
+    """A cluster with nodes, whose chart and operator change."""
+
+    def __init__(self, cluster: Cluster, earlier: Path, folder: Path) -> None:
+        self.cluster, self._earlier, self._folder = cluster, earlier, folder
+        self.chart = earlier / "charts" / "muster"
+        self.namespace = ""
+
+    def operator(self, pod: str, *, earlier: bool = False) -> OperatorProcess:
+        env = {"PYTHONPATH": f"{self._earlier / 'operator'}:{self._earlier / 'contract'}"} if earlier else None
+        module = "muster.kubernetes" if earlier else "muster.operator"
+        return OperatorProcess(self.cluster, self._folder / pod, pod=pod, settings={}, env=env, module=module)
+
+
+@pytest.fixture
+def installation(earlier: Path, tmp_path: Path) -> Iterator[Installation]:
+    with ExitStack() as stack:
+        kubeconfig = stack.enter_context(local_cluster.api_server(local_cluster.Places.default()))
+        installation = Installation(Cluster(kubeconfig, tmp_path / "audit.log"), earlier, tmp_path)
+        installation.cluster.install(installation.chart)
+        installation.namespace = installation.cluster.namespace("upgrade")
+        stack.enter_context(Nodes(installation.cluster.admin, installation.namespace).working())
+        yield installation
+
+
+def submitted(jobs: Jobs, version: str) -> None:
+    """All jobs run."""
+    for name, spec in JOBS.items():
+        jobs.submit({**job(name, **spec), "apiVersion": f"muster.dev/{version}"})
+    for name in JOBS:
+        jobs.reaches(name, "Running")
+
+
+def worlds(jobs: Jobs) -> dict[str, tuple[int, set[str]]]:
+    """The attempt of each job, and the uids of its pods."""
+    return {name: (jobs.status(name)["attempt"], {pod["metadata"]["uid"] for pod in jobs.pods(name)}) for name in JOBS}
+
+
+def stored(cluster: Cluster) -> list[str]:
+    return list(cluster.admin.get(DEFINITION)["status"]["storedVersions"])
+
+
+def owners(jobs: Jobs) -> set[str]:
+    return {pod["metadata"]["ownerReferences"][0]["apiVersion"] for name in JOBS for pod in jobs.pods(name)}
+
+
+def test_running_jobs_go_on_under_the_next_version(installation: Installation) -> None:
+    cluster = installation.cluster
+    before = installation.operator("muster-before", earlier=True)
+    after = None
+    try:
+        before.start().ready()
+        jobs = Jobs(cluster.admin, installation.namespace, version="v1alpha1")
+        submitted(jobs, "v1alpha1")
+        running = worlds(jobs)
+        cluster.install()
+        jobs = Jobs(cluster.admin, installation.namespace)
+        assert stored(cluster) == ["v1alpha1", "v1beta1"]
+        after = installation.operator("muster-after").start()
+        wait_until(lambda: after.probe("healthz")[0] == 200, "the new operator has started")
+        assert (before.leads, after.leads) == (True, False), "they share one lease"
+        assert before.stop() == 0
+        after.ready()
+        wait_until(lambda: stored(cluster) == ["v1beta1"], "the jobs are migrated")
+        assert worlds(jobs) == running, "no pod was replaced"
+        assert owners(jobs) == {"muster.dev/v1alpha1"}
+    finally:
+        before.close()
+        if after is not None:
+            after.close()
