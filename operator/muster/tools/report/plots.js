@@ -20,6 +20,7 @@
       ctx.strokeStyle = ctx.fillStyle = colour("mark");
       ctx.setLineDash([4 * devicePixelRatio, 3 * devicePixelRatio]);
       ctx.font = `${12 * devicePixelRatio}px system-ui, sans-serif`;
+      ctx.textAlign = "left";
       ctx.textBaseline = "top";
       let free = -Infinity;
       data.marks.forEach(([at, label]) => {
@@ -48,7 +49,7 @@
       const points = dots ? { show: true, size: 6 } : { show: true, size: 5, filter: isolated };
       return { label, stroke: () => colour(role), width: stroke, points: { ...points, fill: () => colour(role) }, value: (_, value) => short(value), class: again ? "again" : "first" };
     };
-    const axis = (label) => ({ label, labelSize: 22, stroke: () => colour("ink"), font: "12px system-ui, sans-serif", labelFont: "13px system-ui, sans-serif", grid: { stroke: () => colour("grid"), width: 1 }, ticks: { stroke: () => colour("grid"), width: 1 } });
+    const axis = (label) => ({ label, values: (_, splits) => splits.map(short), labelSize: 22, stroke: () => colour("ink"), font: "12px system-ui, sans-serif", labelFont: "13px system-ui, sans-serif", grid: { stroke: () => colour("grid"), width: 1 }, ticks: { stroke: () => colour("grid"), width: 1 } });
     const x = { ...axis(data.xLabel), ...(data.wholeX ? { incrs: [1, 2, 5].flatMap((n) => Array.from({ length: 16 }, (_, power) => n * 10 ** power)).sort((a, b) => a - b) } : {}) };
     if (data.ticks.length) {
       x.splits = () => data.ticks.map(([at]) => at);
