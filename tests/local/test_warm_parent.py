@@ -125,18 +125,6 @@ def test_a_parent_that_cannot_import_is_given_up_and_processes_start_cold(enviro
 
 
 @pytest.mark.torch
-def test_the_warm_parent_of_a_module_imports_what_preload_names(environ: dict[str, str], tmp_path: Path) -> None:
-    (tmp_path / "slow_for_test.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w').close()")
-    spec = {**json.loads(environ["MUSTER_TRAINER"]), "preload": ["slow_for_test", "missing_for_test"]}
-    become_subreaper()
-    parent = WarmParent({**environ, "MUSTER_TRAINER": json.dumps(spec), "PYTHONPATH": str(tmp_path)})
-    assert parent.await_ready(INBOX)
-    assert (tmp_path / "imported").exists()
-    assert parent.missing == {"missing_for_test": "ModuleNotFoundError: No module named 'missing_for_test'"}
-    parent.close()
-
-
-@pytest.mark.torch
 def test_a_prepared_process_takes_the_next_launch(parent: WarmParent, environ: dict[str, str]) -> None:
     assert parent.await_ready(INBOX)
     parent.prepare(PREPARE)
