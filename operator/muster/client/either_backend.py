@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from muster.api.job import TrainingJob
 from muster.client import errors
 from muster.client.async_job import AsyncJob
+from muster.client.code import Code
 from muster.client.local_backend import LocalBackend
 from muster.kubernetes.objects import Object
 from muster.local.rundir import has_run
@@ -51,7 +52,7 @@ class EitherBackend:
         self._cluster: ClusterBackend | None = None
         self._silence = ""
 
-    async def submit(self, job: TrainingJob, *, file: Path | None, code: Path | None, dry_run: bool = False) -> AsyncJob:
+    async def submit(self, job: TrainingJob, *, file: Path | None, code: Code | None, dry_run: bool = False) -> AsyncJob:
         """Submits to the cluster. With `dry_run`, only asks whether it would accept the job."""
         return await self._remote().submit(job, file=file, code=code, dry_run=dry_run)
 

@@ -16,6 +16,7 @@ from muster.client.code import MOST_BYTES
 from muster.client.function import PROGRAM, job_of, program_of
 
 OUTSIDE = 3
+total: float
 
 
 def fit(path: Path, sizes: list[int], rate: float = 0.5) -> Path:

@@ -85,7 +85,7 @@ def test_fewer_ranks_go_on_with_the_samples_that_are_left_of_the_epoch() -> None
     assert samples(chain(*done, *(rest_of(loader, epochs=1) for loader in after))) == list(range(50))
 
 
-class Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]
+class Stream(torch.utils.data.IterableDataset):  # type: ignore[misc, name-defined]
     """Samples with random numbers. Each worker has a part."""
 
     epoch = 0

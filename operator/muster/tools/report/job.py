@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from muster.api.figures import duration, rounded
@@ -106,7 +106,8 @@ def overlay(jobs: Sequence[JobView]) -> Page:
         history = job.history
         steps = {} if history is None else {step: each.loss_value for step, each in history.curve.items()}
         loss = {**{point.step: point.loss for point in job.points}, **steps}
-        for name, points in {"loss": sorted(loss.items()), **({} if history is None else metrics_of(history))}.items():
+        metrics: Mapping[str, Sequence[tuple[float, float]]] = {} if history is None else metrics_of(history)
+        for name, points in {"loss": sorted(loss.items()), **metrics}.items():
             if points:
                 colour = SERIES[number % len(SERIES)]
                 curves.setdefault(name, []).append(Line(points, job.name, colour, dots=len(points) <= FEW))

@@ -49,7 +49,7 @@ def _own(name: str) -> str:
     return files("muster.tools.ui").joinpath("static", name).read_text(encoding="utf-8")
 
 
-STATIC = {
+STATIC: dict[str, tuple[str, Callable[[], str]]] = {
     "page.css": ("text/css", style),
     "ui.css": ("text/css", partial(_own, "ui.css")),
     "ui.js": ("text/javascript", partial(_own, "ui.js")),

@@ -63,12 +63,16 @@ _COLUMNS = (
 )
 
 
+def _figure(name: str) -> Callable[[Listed, float], Cell]:
+    return lambda row, _: row.figures.get(name)
+
+
 def columns_of(rows: Iterable[Listed], chosen: Sequence[str]) -> tuple[list[Column], list[str]]:
     """The columns of these jobs with the figures that the reader has chosen, and the names of all figures that there are."""
     rows = list(rows)
     names = sorted({name for row in rows for name in row.figures})[:MOST_COLUMNS]
     own = [column for column in _COLUMNS if column.title != "queued" or any(row.queue for row in rows)]
-    more = [Column(name, lambda row, _, name=name: row.figures.get(name), number=True) for name in names if name in chosen]
+    more = [Column(name, _figure(name), number=True) for name in names if name in chosen]
     return [*own[:-1], *more, own[-1]], names
 
 
