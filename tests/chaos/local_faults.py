@@ -13,7 +13,7 @@ from typing import Any
 from muster.local.sweep import RUN_MARK, marked
 from muster_contract.checkpoint_layout import MARKER
 from tests.chaos.local_job import EVERY, ChaosJob
-from tests.support.local_jobs import away
+from tests.support.local_jobs import announce, away
 from tests.support.waiting import wait_until
 
 KILLED = frozenset({"ProcessKilled", "PeerLost"})
@@ -127,6 +127,20 @@ def corrupt_checkpoint(job: ChaosJob) -> int:
     return 1
 
 
+def announce_node(job: ChaosJob) -> int:
+    """The node says that it goes. A local job has no other node, so it only saves at once. Then the notice is withdrawn."""
+    begun, pid = time.time(), job.pid_of(job.first)
+
+    def saved() -> bool:
+        """Whether it has saved at another step than it always does. If the notice came at such a step, it gets another one."""
+        announce(pid, since=time.time())
+        return any(event["step"] % EVERY and event["time"] >= begun for event in job.events("commit"))
+
+    wait_until(saved, "a save because of the notice", job.deadline, pause=0.5)
+    announce(pid).unlink()
+    return 0
+
+
 def jump(job: ChaosJob) -> int:
     """The clock of all processes jumps ahead by an hour, and later back by two."""
     for step, seconds in ((30, HOUR), (50, -HOUR)):
@@ -177,6 +191,7 @@ FAULTS: Mapping[str, Fault] = {
     "disk-full": Fault(fill_disk, None, lost=0, notices=frozenset({"SaveFailed"})),
     "checkpoint-torn": Fault(tear_checkpoint),
     "checkpoint-corrupted": Fault(corrupt_checkpoint, lost=3 * EVERY - 1),
+    "node-announced": Fault(announce_node, None, lost=0),
     "clock-jump": Fault(jump),
     "second-fault": Fault(strike_twice),
     "copy-lost": Fault(lose_copy, reasons=LOST, lost=0, spec=SNAPSHOTS, source="Memory"),

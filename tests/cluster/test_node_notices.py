@@ -13,8 +13,9 @@ import pytest
 from local_cluster import Cluster
 from local_cluster.installation import Installation
 from tests.cluster.faults import check_succeeded
+from tests.cluster.test_own_loop import own_loop
 from tests.support.cluster_jobs import ClusterJob, Ground, apart, of_matrix
-from tests.support.outages import NODE_FAULTS, lone_replica, node_of, outage
+from tests.support.outages import NODE_FAULTS, lone_replica, node_of, outage, with_spare_beside_operator
 
 Uninterrupted = Callable[[str], ClusterJob]
 MOST_WAITED = 45.0
@@ -74,20 +75,42 @@ def announcing(cloud: Cloud, cluster: Cluster, node: str) -> Iterator[None]:
 
 
 @pytest.mark.timeout(900)
-def test_a_job_without_spares_leaves_a_node_before_it_is_killed(ground: Ground, uninterrupted: Uninterrupted, muster: Installation) -> None:
+@pytest.mark.parametrize("spares", [0, pytest.param(1, marks=pytest.mark.chaos)])
+def test_a_job_leaves_a_node_before_it_is_killed(spares: int, ground: Ground, uninterrupted: Uninterrupted, muster: Installation) -> None:
     like, cluster = uninterrupted("DDP"), ground.cluster
-    job = ground.apply(apart(of_matrix("DDP", delay=0.5)))
+    job = ground.apply(apart(of_matrix("DDP", delay=0.5, recovery={"spares": spares})))
+    if spares:
+        job.wait_until("the spare is ready", lambda status: status.get("readySpares") == 1)
+        with_spare_beside_operator(job, "worker-2")
     job.wait_for_step(20)
     leaving = lone_replica(job)
     node = job.pod(leaving)["spec"]["nodeName"]
     with node_of(job, leaving, NODE_FAULTS["killed"]) as kill, announcing(KARPENTER, cluster, node):
-        print(f"node of {leaving} is tainted:", outage(job, lambda: KARPENTER.announce(cluster, node)))
+        print(f"node of {leaving} is tainted, {spares} spares:", outage(job, lambda: KARPENTER.announce(cluster, node)))
         assert leaving not in job.members, job.story()
         assert job.attempts[0]["reason"] == "Moved", job.attempts
         job.wait_until("the old pod is gone", lambda _: all(pod["spec"].get("nodeName") != node for pod in job.pods()))
         kill()
         check_succeeded(job, like, attempts=2)
         assert job.attempts[1]["stepsLost"] == 0, job.attempts
+    muster.wait_until_ready()
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(900)
+def test_an_own_loop_leaves_a_node_before_it_is_killed(ground: Ground, muster: Installation) -> None:
+    cluster, job = ground.cluster, own_loop(ground, pause=0.5)
+    job.wait_for_step(20)
+    leaving = lone_replica(job)
+    node = job.pod(leaving)["spec"]["nodeName"]
+    with node_of(job, leaving, NODE_FAULTS["killed"]) as kill, announcing(GKE, cluster, node):
+        print(f"node of {leaving} of an own loop is tainted:", outage(job, lambda: GKE.announce(cluster, node)))
+        assert leaving not in job.members, job.story()
+        job.wait_until("the old pod is gone", lambda _: all(pod["spec"].get("nodeName") != node for pod in job.pods()))
+        kill()
+        assert job.wait_for_end() == "Succeeded", job.story()
+    assert [each.get("reason") for each in job.attempts[:-1]] == ["Moved"], job.attempts
+    assert (job.attempts[1]["stepsLost"], job.status["restarts"]["total"]) == (0, 0), job.attempts
     muster.wait_until_ready()
 
 

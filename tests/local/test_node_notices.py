@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from pathlib import Path
 
-import psutil
-
-from tests.support.local_jobs import LocalJob, finish, job
+from tests.support.local_jobs import LocalJob, announce, finish, job
 from tests.support.waiting import wait_until
 
-NOTICE = {"node": "spot-1", "signal": "taint karpenter.sh/disrupted", "since": 1764400000.5, "goes": True, "goesAt": 1764400120.0}
 PROGRAM = """
 import time
 import muster_training as muster
@@ -33,13 +29,6 @@ while not state.finish_step(total=10000):
 """
 
 
-def announce(run: LocalJob) -> None:
-    """Puts the notice where the supervisor of rank 0 would put it."""
-    folder = Path(psutil.Process(run.pid_of("worker-0")).environ()["MUSTER_STATE_DIR"])
-    (folder / "notice.new").write_text(json.dumps(NOTICE))
-    (folder / "notice.new").replace(folder / "notice.json")
-
-
 def test_the_bundled_trainer_saves_once_at_the_next_step(tmp_path: Path) -> None:
     run = LocalJob(tmp_path)
     config = {"epochs": 1000, "stepDelaySeconds": 0.05}
@@ -47,7 +36,7 @@ def test_the_bundled_trainer_saves_once_at_the_next_step(tmp_path: Path) -> None
     with run.running("job.yaml") as process:
         wait_until(lambda: len(run.events("step")) >= 5, "five steps")
         assert run.events("commit") == []
-        announce(run)
+        announce(run.pid_of("worker-0"))
         [commit] = wait_until(lambda: run.events("commit"), "a commit")
         assert commit["reason"] == "Periodic"
         steps = len(run.events("step"))
@@ -79,7 +68,7 @@ def test_a_program_of_the_user_reads_the_notice(tmp_path: Path) -> None:
     run.write(job(replicas=1, trainer={"script": "train.py"}))
     with run.running("job.yaml") as process:
         wait_until(lambda: run.events("step"), "a step")
-        announce(run)
+        announce(run.pid_of("worker-0"))
         code, output = finish(process)
     assert code == 0, output
     assert "sees spot-1 taint karpenter.sh/disrupted True 1764400120.0" in run.logs()

@@ -23,6 +23,7 @@ from muster.local.sweep import RUN_MARK, marked
 from tests.support.training_run import Document, RunningJob, read_events
 from tests.support.waiting import DEADLINE, wait_until
 
+NOTICE = {"node": "spot-1", "signal": "taint karpenter.sh/disrupted", "since": 1764400000.5, "goes": True, "goesAt": 1764400120.0}
 TRAIN = '''
 """Counts steps as a training loop would: begins when its whole world is there, resumes from its folder, saves every 5 steps, and when
 it is asked to stop. Arguments: steps, seconds of a step, and seconds of a step once it has resumed (0)."""
@@ -265,6 +266,18 @@ def away(folder: Path) -> Iterator[None]:
     finally:
         folder.unlink()
         aside.rename(folder)
+
+
+def announce(pid: int, **changes: Any) -> Path:
+    """Puts a notice where the supervisor of this training process would put it, and returns its file. Raises ProcessLookupError if the
+    process has ended."""
+    try:
+        file = Path(psutil.Process(pid).environ()["MUSTER_STATE_DIR"]) / "notice.json"
+    except psutil.Error as error:
+        raise ProcessLookupError(str(error)) from error
+    new = file.with_suffix(".new")
+    new.write_text(json.dumps({**NOTICE, **changes}))
+    return new.replace(file)
 
 
 def has_ended(process: psutil.Process) -> bool:
