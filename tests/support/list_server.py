@@ -13,8 +13,8 @@ T = TypeVar("T")
 
 
 class ListServer:
-    """Lists the objects of one collection by pages, and as PartialObjectMetadataList. `texts` are their JSON by name. Other lists are
-    empty. `limits` has the size of each page that was asked for."""
+    """Lists the objects of one collection by pages, and as PartialObjectMetadataList, whose items are null if there are none. `texts` are
+    their JSON by name. Other lists are empty. `limits` has the size of each page that was asked for."""
 
     def __init__(self, texts: dict[str, str], *, plural: str) -> None:
         self.texts = texts
@@ -31,12 +31,11 @@ class ListServer:
         limit, begin = int(request.query["limit"]), int(request.query.get("continue", "0"))
         self.limits.append(limit)
         names = list(self.texts)[begin : begin + limit]
-        if "PartialObjectMetadataList" in request.headers["Accept"]:
-            items = [json.dumps({"metadata": metadata(name)}) for name in names]
-        else:
-            items = [self.texts[name] for name in names]
+        is_metadata = "PartialObjectMetadataList" in request.headers["Accept"]
+        items = [json.dumps({"metadata": metadata(name)}) for name in names] if is_metadata else [self.texts[name] for name in names]
         more = {"continue": str(begin + limit)} if begin + limit < len(self.texts) else {}
-        return web.Response(text=f'{{"items":[{",".join(items)}],"metadata":{json.dumps(more)}}}', content_type="application/json")
+        listed = f"[{','.join(items)}]" if items or not is_metadata else "null"
+        return web.Response(text=f'{{"items":{listed},"metadata":{json.dumps(more)}}}', content_type="application/json")
 
 
 Answer = Callable[[web.Request], Awaitable[web.Response]]

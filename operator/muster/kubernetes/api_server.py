@@ -159,7 +159,7 @@ class ApiServer:
                     raise
                 text = b""
                 page = await self.request("GET", path, query=page_query, accept=METADATA_LIST)
-                for obj in page["items"]:
+                for obj in page["items"] or ():
                     unreadable(obj, str(error))
                 page["items"] = []
             yield page

@@ -169,7 +169,7 @@ class Gateway:
     async def paths(self, version: str, plural: str) -> list[ApiPath]:
         """The paths of all objects of a kind, in all namespaces, also of those that cannot be read."""
         pages = self._server.pages(collection(version, plural), accept=METADATA_LIST)
-        found = [obj["metadata"] async for page in pages for obj in page["items"]]
+        found = [obj["metadata"] async for page in pages for obj in page["items"] or ()]  # null if there are no objects
         return [member(collection(version, plural, namespace=each.get("namespace")), each["name"]) for each in found]
 
     def folders(self, version: str, plural: str) -> list[ApiPath]:

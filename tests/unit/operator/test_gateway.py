@@ -12,7 +12,9 @@ from aiohttp import web
 from kubernetes.aio.client import ApiClient
 
 from muster.admission.oversized import MOST_BRACKETS
+from muster.api.constants import API_VERSION, PLURAL
 from muster.control.cluster import Listing
+from muster.kubernetes.api_paths import ApiPath
 from muster.kubernetes.errors import NotFoundError
 from muster.operator.gateway import Gateway
 from muster.render.kueue import priority_class
@@ -36,6 +38,16 @@ def test_unreadable_objects_are_named_and_do_not_hide_others() -> None:
     assert {job["metadata"]["name"] for job in listing.jobs} == set(names) - set(broken)
     assert {(each.kind, each.name) for each in listing.unreadable} >= {("TrainingJob", names[3]), ("TrainingJob", names[30])}
     assert len(listing.unreadable) == 3
+
+
+@pytest.mark.parametrize("names", [[], ["small", "large"]])
+def test_the_paths_of_a_kind_are_those_of_its_objects(names: list[str]) -> None:
+    async def scene(api: ApiClient) -> list[ApiPath]:
+        return await Gateway(api).paths(API_VERSION, PLURAL)
+
+    server = ListServer({name: text_of("TrainingJob", name) for name in names}, plural=PLURAL)
+    folder = f"/apis/{API_VERSION}/namespaces/default/{PLURAL}"
+    assert asyncio.run(serving(server.answer, scene)) == [f"{folder}/{name}" for name in names]
 
 
 def test_a_watch_delivers_a_cut_change() -> None:
