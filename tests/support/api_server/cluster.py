@@ -74,23 +74,18 @@ class Cluster:
         self._numbers = itertools.count(1)
         self._restarted: list[subprocess.Popen[bytes]] = []
 
-    def install(self, chart: Path = CHART) -> None:
-        """The objects of the chart without the operator."""
-        manifests = rendered(*self._options, chart=chart)
+    def install(self, chart: Path = CHART, *options: str) -> None:
+        """The objects of the chart without the operator. `options` are more arguments of helm."""
+        manifests = rendered(*self._options, *options, chart=chart)
         self.admin.apply(f"/api/v1/namespaces/{RELEASE_NAMESPACE}", _named("v1", "Namespace", RELEASE_NAMESPACE))
         for manifest in sorted((each for each in manifests if each["kind"] in _INSTALLED), key=lambda each: _INSTALLED.index(each["kind"])):
             folder = _PLURALS[manifest["kind"]].format(manifest["metadata"].get("namespace"))
             self.admin.apply(f"{folder}/{manifest['metadata']['name']}", manifest)
         [config] = [each for each in manifests if each["kind"] == "ConfigMap" and "operator.yaml" in each["data"]]
         self.configuration = yaml.safe_load(config["data"]["operator.yaml"])
-        [version] = [
-            each["name"]
-            for manifest in manifests
-            if manifest["metadata"]["name"] == "trainingjobs.muster.dev"
-            for each in manifest["spec"]["versions"]
-            if each["storage"]
-        ]
-        self._jobs = JOBS.replace("v1beta1", version)
+        for definition in (each for each in manifests if each["metadata"]["name"] == "trainingjobs.muster.dev"):
+            [version] = [each["name"] for each in definition["spec"]["versions"] if each["storage"]]
+            self._jobs = JOBS.replace("v1beta1", version)
         wait_until(self._serves, "TrainingJobs are served")
         self.scraper = self._reader_of_metrics()
 
