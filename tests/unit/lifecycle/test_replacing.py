@@ -244,6 +244,20 @@ def test_a_pod_orphaned_is_removed_by_force_in_the_end_and_then_forgotten() -> N
     assert story.status.world.members[1].suffix == 1  # its pod still has this name
 
 
+def test_a_world_runs_on_while_the_status_lacks_its_orphaned_pods() -> None:
+    """An operator of an earlier version kept them in a field that the definition has no more."""
+    story = lost_story()
+    leaving = replica("worker-1", deleting=at(109), due=at(134))
+    place = replica("worker-1", attempt=1, uid="new", suffix=1, created=at(109))
+    story.see(ready("worker-0", reported=110), leaving, place, seconds=110)
+    story.job = story.job.with_status(replace(story.status, orphaned=()))
+    for seconds in (111, 143):
+        decision = story.see(ready("worker-0", reported=seconds), leaving, place, seconds=seconds)
+        assert (decision.actions, story.status.phase, story.status.attempt) == ((), "Running", 1)
+    story.see(ready("worker-0", reported=144), leaving, place, seconds=144)
+    assert ([each.uid for each in story.status.orphaned], story.status.phase) == (["worker-1/0"], "Running")
+
+
 def test_the_next_pod_has_the_first_name_again_once_that_is_free() -> None:
     story = lost_story()
     place = replica("worker-1", attempt=1, uid="new", suffix=1, created=at(109))
