@@ -153,7 +153,7 @@ def is_field(path: str) -> bool:
     for part in path.split("."):
         inner = schema.get("properties", {}).get(part) or schema.get("additionalProperties")
         if not isinstance(inner, dict):
-            return "properties" not in schema
+            return schema.get("additionalProperties") is not False
         schema = inner
     return True
 

@@ -541,7 +541,7 @@ def test_a_template_cannot_override_reserved_variables_and_side_cars_get_none() 
     assert pod["spec"]["containers"][1] == {"name": "sidecar", "image": "s"}
 
 
-def test_the_variables_of_the_trainer_are_in_all_roles_below_their_templates_and_above_presets() -> None:
+def test_variables_of_the_trainer_reach_all_roles_and_templates_replace_them() -> None:
     def naming(value: str) -> dict[str, Any]:
         return {"spec": {"containers": [{"name": "trainer", "env": [{"name": name, "value": value} for name in value]}]}}
 
