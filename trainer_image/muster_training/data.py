@@ -14,9 +14,10 @@ def data_loader(
     """Returns a `DataLoader` of PyTorch that divides a data set among the ranks, and whose place in the data can be registered.
 
     `batch_size` is that of one rank. Each epoch has each sample once. If the samples do not divide, the last batch is smaller, or has one
-    sample more on some ranks, so that all ranks have as many batches. Dropout then draws other numbers on these ranks, and the states of
-    their generators differ. So with Dropout, use a number of samples that the ranks divide, or `drop_last`, which leaves the last batch
-    out. `shuffle` orders the samples by `seed` and the epoch alone. `options` are those of `DataLoader`, such as `num_workers`.
+    sample more on some ranks, so that all ranks have as many batches. If the number of ranks changes within an epoch, a rest of fewer
+    samples than ranks is left out. Dropout then draws other numbers on these ranks, and the states of their generators differ. So with
+    Dropout, use a number of samples that the ranks divide, or `drop_last`, which leaves the last batch out. `shuffle` orders the samples
+    by `seed` and the epoch alone. `options` are those of `DataLoader`, such as `num_workers`.
 
     An `IterableDataset` must itself give each rank, and each worker, its part. If it has `set_epoch(epoch)`, that is called before each
     epoch. A resume reads the batches that are done again, and drops them.

@@ -29,6 +29,10 @@ class Loader(DataLoader[Any]):
     def __init__(self, dataset: Any, batch_size: int, *, shuffle: bool, drop_last: bool, seed: int, **options: Any) -> None:
         if taken := [name for name in OWN if name in options]:
             raise UserError(f"data_loader: {taken[0]} is chosen by data_loader; write shuffle and seed instead")
+        if not isinstance(dataset, IterableDataset) and (not isinstance(batch_size, int) or batch_size < 1):
+            raise UserError(f"data_loader: batch_size must be a whole number of at least 1, not {batch_size!r}")
+        if not isinstance(seed, int) or seed < 0:
+            raise UserError(f"data_loader: seed must be a whole number of at least 0, not {seed!r}")
         place = environment()
         self.epoch = self._done = 0
         self._batches: _Batches | None = None

@@ -20,6 +20,7 @@ from muster.admission.yaml_text import JOB_TOP, Document, UnreadableYamlError, r
 from muster.api.constants import API_VERSION, KIND
 from muster.api.job import TrainingJob
 from muster.api.problems import InvalidJobError, Problem
+from muster.api.unchecked import mapping
 from muster_contract.text import printable
 
 MAX_BYTES = 2**20
@@ -207,11 +208,9 @@ def _without(data: dict[str, Any], details: Sequence[ErrorDetails]) -> dict[str,
             path.pop()
         if path and not (is_missing and len(path) == 1):
             _remove(data, path)
-    metadata, spec = data.setdefault("metadata", {}), data.setdefault("spec", {})
-    metadata.setdefault("name", "job")
-    spec.setdefault("trainer", {"task": "digits"})
-    spec.setdefault("strategy", _ANY_STRATEGY)
-    return data
+    metadata, spec = mapping(data.get("metadata")), mapping(data.get("spec"))
+    needed = {"metadata": {"name": "job", **metadata}, "spec": {"trainer": {"task": "digits"}, "strategy": _ANY_STRATEGY, **spec}}
+    return {**data, **needed}
 
 
 def _remove(data: Any, path: Sequence[str | int]) -> None:

@@ -415,7 +415,7 @@ class Restarts(StatusPart):
     """Restarts so far, and the times of those that count towards a budget."""
 
     total: Count = 0
-    """Number of restarts since the job was created."""
+    """Number of restarts that count towards a budget, since the job was created."""
     preemption: RestartTimes = ()
     """Times of restarts after preemptions."""
     infrastructure: RestartTimes = ()
@@ -776,7 +776,7 @@ class TrainingJobStatus(StatusPart):
     conditions: tuple[Condition, ...] = ()
     """Conditions of the job, one of each type."""
     message: Message = ""
-    """What the job does or waits for, in one sentence."""
+    """What the job does or waits for, and the failure before."""
     admitted_time: Moment | None = None
     """When Muster decided to create the job's first world."""
     start_time: Moment | None = None

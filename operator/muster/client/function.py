@@ -33,10 +33,9 @@ def job_of(
     """
     program = program_of(function, arguments)
     trainer = spec.get("trainer") or Trainer()
-    built = job(
-        name or function.__name__.lower().replace("_", "-"),
-        **{**spec, "trainer": trainer.model_copy(update={"script": PROGRAM})},
-    )
+    script = {"script": PROGRAM}
+    trainer = {**trainer, **script} if isinstance(trainer, Mapping) else trainer.model_copy(update=script)
+    built = job(name or function.__name__.lower().replace("_", "-"), **{**spec, "trainer": trainer})
     return built, {PROGRAM: program.encode()}
 
 

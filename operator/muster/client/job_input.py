@@ -58,7 +58,8 @@ def data_of(job: TrainingJob) -> dict[str, Any]:
 
 def _unplain(job: TrainingJob) -> Problem | None:
     """The problem of a free field, if its value has no form in JSON. A job file has no such values, but Python has many."""
-    free = {"spec.trainer.config": job.spec.trainer.config}
+    free: dict[str, Any] = {"spec.trainer.config": job.spec.trainer.config}
+    free |= {f"spec.trainer.env[{at}].valueFrom": each.value_from for at, each in enumerate(job.spec.trainer.env or ())}
     free |= {f"spec.roles.{name}.template": role.template for name, role in job.spec.roles.items()}
     for field, value in free.items():
         try:

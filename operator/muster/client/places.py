@@ -34,7 +34,10 @@ def places_of(job: TrainingJob, *, tensorboard: str = "") -> list[tuple[str, str
 
 
 def _variables(job: TrainingJob) -> Iterator[tuple[str, str]]:
-    """The variables that the pod templates of the job set, by name."""
+    """The variables that the job sets, by name. Those of a role's template come after those of all roles."""
+    for variable in job.spec.trainer.env or ():
+        if variable.value:
+            yield variable.name, variable.value
     for role in job.spec.roles.values():
         for _, container in mappings(mapping(role.template.get("spec")).get("containers")):
             for _, each in mappings(container.get("env")):

@@ -95,10 +95,12 @@ async def cluster_log(connection: Connection, name: str, *, replica: str | None)
     return [_cut(labelled(line)) for line in merged(lines for _, lines in logs)], notes
 
 
-def local_log(directory: Path, *, replica: str | None) -> list[str]:
-    """The last lines of the replicas of a run, one replica after the other, because the lines have no times."""
+def local_log(directory: Path, *, replica: str | None) -> tuple[list[str], list[str]]:
+    """The last lines of the replicas of a run, one replica after the other, because the lines have no times; and notes for the reader."""
     logs = _local_logs(directory, replica=replica, most=MOST_LINES)
-    return [f"[{log.title}] {line}" for log in logs for line in log.lines]
+    count = 0 if replica else len({log.parent.name for log in replica_logs(directory)})
+    notes = [f"The lines are those of the first {MOST_LOGS} of {count} replicas. Choose one."] if count > MOST_LOGS else []
+    return [f"[{log.title}] {line}" for log in logs for line in log.lines], notes
 
 
 def _yaml_of(job: Object, name: str) -> str:

@@ -139,7 +139,8 @@ def _attempt(change: AttemptChange, status: TrainingJobStatus) -> Iterator[JobEv
     if change.has_stacks:
         yield JobEvent("Hang", f"attempt {record.attempt}: {record.message}\n{record.stacks}", mark=mark, warning=True)
     if change.has_resumed and record.step_resumed:
-        redone = f". {record.steps_lost} steps are done again" if record.steps_lost else ""
+        count = "1 step is" if record.steps_lost == 1 else f"{record.steps_lost} steps are"
+        redone = f". {count} done again" if record.steps_lost else ""
         source = "" if record.attempt else _of_earlier_job(status)
         yield JobEvent("Resumed", f"attempt {record.attempt} resumes at step {record.step_resumed}{source}{redone}", mark=mark)
     if change.has_recovered and record.phases:

@@ -42,7 +42,10 @@ class NodeNotices:
             time, node = heapq.heappop(self._coming)
             if self._expiries.get(node) == time:
                 self._expiring[node] = NodeNotice(node=node, signal=EXPIRY, meaning=Meaning.GOES, since=milliseconds(now), goes_time=time)
-        return ChainMap(self._notices, self._expiring) if self._are_known else None
+        if not self._are_known:
+            return None
+        going = {name: each for name, each in self._notices.items() if each.meaning is Meaning.GOES}
+        return ChainMap(going, self._expiring, self._notices)
 
     def claim(self, kind: str, claim: Object) -> None:
         """Takes a change of a NodeClaim. What its node announces itself comes first."""

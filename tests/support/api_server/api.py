@@ -7,6 +7,7 @@ import json
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -17,6 +18,8 @@ from tests.support.waiting import wait_until
 
 Object = dict[str, Any]
 
+REOPENS, REOPENS_SECONDS = b"storage is (re)initializing", 30.0
+"""What the API server answers for a moment after a change of a definition."""
 JOBS = "/apis/muster.dev/v1beta1/namespaces/{}/trainingjobs"
 
 
@@ -48,24 +51,32 @@ class Api:
     ) -> Object:
         """The object in the answer; {"text": ...} where it is too deep for Python. A body of bytes is sent as it is. Raises ApiError."""
         sent = body if isinstance(body, bytes | None) else json.dumps(body)
-        for last in (False, True):
-            connection = self._connection()
-            try:
-                connection.request(verb, path, sent, {**self._headers(content), "Accept": accept})
-                answer = connection.getresponse()
-                text = answer.read()
-                break
-            except (http.client.HTTPException, OSError):
-                self._own.connection = None  # an idle connection may have been closed
-                if last:
-                    raise
+        headers = {**self._headers(content), "Accept": accept}
+        status, text = self._answer(verb, path, sent, headers)
+        deadline = time.monotonic() + REOPENS_SECONDS
+        while status == 429 and REOPENS in text and time.monotonic() < deadline:
+            time.sleep(0.2)
+            status, text = self._answer(verb, path, sent, headers)
         try:
             result: Object = json.loads(text) if text.startswith(b"{") else {"message": text.decode(errors="replace")}
         except RecursionError:
             result = {"text": text.decode()}
-        if answer.status >= 300:
-            raise ApiError(answer.status, str(result.get("message")))
+        if status >= 300:
+            raise ApiError(status, str(result.get("message")))
         return result
+
+    def _answer(self, verb: str, path: str, sent: bytes | str | None, headers: dict[str, str]) -> tuple[int, bytes]:
+        for last in (False, True):
+            connection = self._connection()
+            try:
+                connection.request(verb, path, sent, headers)
+                answer = connection.getresponse()
+                return answer.status, answer.read()
+            except (http.client.HTTPException, OSError):
+                self._own.connection = None  # an idle connection may have been closed
+                if last:
+                    raise
+        raise AssertionError
 
     def get(self, path: str) -> Object:
         return self.request("GET", path)

@@ -124,6 +124,7 @@ WHOLE_FILES = [
     (SPEC.replace("v1beta1", "v1"), "job.yaml:1: apiVersion", '"muster.dev/v1"'),
     (SPEC.split("\n", 1)[1], "job.yaml: apiVersion", "write apiVersion: muster.dev/v1beta1"),
     (SPEC.replace("metadata: {name: digits}\n", ""), "job.yaml: metadata", "is required"),
+    (SPEC.replace("metadata: {name: digits}", "metadata: []") + "  elastic: {maxReplicas: 4}\n", "job.yaml:3: metadata", "must be a mapping"),
     (HEAD, "job.yaml: spec", "is required"),
     (HEAD + "spec:\n", "job.yaml:4: spec", "has no value"),
     (SPEC + "spec: {}\n", "job.yaml:4: spec", "lines 4 and 7"),

@@ -116,10 +116,14 @@ class Table:
             if requested and self._stop_at is None:
                 self._stop_at = self._granted + 1
             if self._stop_at is not None:
-                return call >= self._stop_at, self._stop_at - 1
+                return call >= self._stop_at, self._before_a_save(call, self._stop_at - 1)
             if call > self._granted:
                 self._granted = call + self._ahead(call)
-            return False, min([self._granted, *(each - 1 for each in self._saves_at if each > call)])
+            return False, self._before_a_save(call, self._granted)
+
+    def _before_a_save(self, call: int, until: int) -> int:
+        """The last call up to `until` at which nothing is saved, after this call."""
+        return min([until, *(each - 1 for each in self._saves_at if each > call)])
 
     def request_save(self) -> None:
         with self._changed:

@@ -88,7 +88,7 @@ def _message(status: TrainingJobStatus, state: State, facts: Facts) -> str:
     if facts.problems and not isinstance(state, Open):
         return "the job is not valid, so nothing starts: " + "; ".join(map(str, facts.problems))
     if is_queued(status, facts) and facts.observed.quota:
-        stopping = f"the queue took the quota back: {_stopping(facts)}. Then " if facts.replicas else ""
+        stopping = f"the queue took the quota back: {_stopping(facts)}. Then the job is " if facts.replicas else ""
         refusal = f". The API server refuses its Workload: {facts.observed.refused}" if facts.observed.refused else ""
         return f"{stopping}waiting in {facts.observed.quota.message}{refusal}"
     if status.phase is Phase.SUSPENDED:

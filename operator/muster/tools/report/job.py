@@ -116,7 +116,7 @@ def overlay(jobs: Sequence[JobView]) -> Page:
     titles = dict.fromkeys(title for each in figures for title in each)
     rows: list[list[Cell]] = [[title, *(each.get(title, "") for each in figures)] for title in titles]
     return Page(
-        title=f"{len(jobs)} jobs in one plot",
+        title=f"{len(jobs)} {'job' if len(jobs) == 1 else 'jobs'} in one plot",
         subtitle="Drag over a plot to zoom in. A double click zooms out.",
         sections=[*sections, Section("Figures", [Table(["", *(job.name for job in jobs)], rows)])],
     )

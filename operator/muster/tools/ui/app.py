@@ -123,7 +123,8 @@ class Pages:
         except NotSignedInError as error:
             response = self._not_signed_in(error)
         except errors.ClientError as error:
-            response = self._problem(_status(error), "This cannot be shown", f"{error}.")
+            title = "This cannot be done" if request.method == "POST" else "This cannot be shown"
+            response = self._problem(_status(error), title, f"{error}.")
         except (TimeoutError, ConnectionError):
             raise
         except Exception:
@@ -227,6 +228,8 @@ class Pages:
             raise TooManyError
         work = asyncio.create_task(getattr(await source.job(namespace, name), action)())
         self._changes[work] = session.user
+        session.changes.add(work)
+        work.add_done_callback(session.changes.discard)
         work.add_done_callback(self._changed)
         done, _ = await asyncio.wait({work}, timeout=ANSWER_SECONDS)
         if done:

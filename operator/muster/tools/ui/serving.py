@@ -60,6 +60,7 @@ async def serve_own(own: Own, *, port: int, opened: Callable[[str], None]) -> No
         pages = _own_pages(session, free, namespace=namespace)
         runner = web.AppRunner(pages.application(), access_log=None, auto_decompress=False, shutdown_timeout=1.0, keepalive_timeout=30.0)
         await runner.setup()
+        stack.push_async_callback(session.close)
         stack.push_async_callback(runner.cleanup)
         await web.SockSite(runner, listening).start()
         opened(f"http://{LOOPBACK}:{free}/?token={session.secret}")

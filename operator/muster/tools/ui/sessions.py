@@ -7,6 +7,7 @@ of its own.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import re
@@ -14,6 +15,7 @@ import secrets
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from typing import Any
 
 from muster.client import errors
 from muster.client.connection import connected_as
@@ -27,6 +29,8 @@ SESSION_SECONDS = 8 * 3600.0
 IDLE_SECONDS = 3600.0
 HEADER_SECONDS = 300.0
 """Seconds for which the review of a token in a header is valid."""
+CLOSING_SECONDS = 20.0
+"""The longest time that the changes in progress have when the server ends. A pod gets 30."""
 SIGN_INS_PER_SECOND, SIGN_INS = 2.0, 20.0  # for each address
 REQUESTS_PER_SECOND, REQUESTS = 5.0, 30.0
 LONGEST_TOKEN = 16 * 1024
@@ -52,6 +56,13 @@ class Session:
     bucket: Bucket
     seen_at: float
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+    changes: set[asyncio.Task[Any]] = field(default_factory=set)
+    """Changes of jobs that go on after their answer. They need the connection."""
+
+    async def close(self) -> None:
+        if self.changes:
+            await asyncio.wait(self.changes)
+        await self.stack.aclose()
 
 
 class OwnSession:
@@ -72,6 +83,11 @@ class OwnSession:
         _take(self._session.bucket, self._clock())
         return self._session
 
+    async def close(self) -> None:
+        """Waits for the changes in progress."""
+        if self._session.changes:
+            await asyncio.wait(self._session.changes, timeout=CLOSING_SECONDS)
+
 
 class UserSessions:
     """The sessions of the users of a cluster, in memory."""
@@ -80,6 +96,7 @@ class UserSessions:
         self._server, self._authority, self._history = server, authority, history
         self._clock = clock
         self._sessions: dict[str, Session] = {}
+        self._closing: set[asyncio.Task[None]] = set()
         self._sign_ins = AddressLimits(SIGN_INS_PER_SECOND, SIGN_INS, clock)
         self._requests = AddressLimits(REQUESTS_PER_SECOND, REQUESTS, clock)
         """By user, because a user may have several sessions."""
@@ -93,7 +110,9 @@ class UserSessions:
     async def sign_out(self, id_: str | None) -> None:
         session = self._sessions.pop(id_ or "", None)
         if session is not None:
-            await session.stack.aclose()
+            closing = asyncio.create_task(session.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
 
     async def session(self, id_: str | None, bearer: str | None, address: str) -> Session:
         """The session of a cookie, or of the token that a proxy sends. `address` is that of the peer.
@@ -115,6 +134,8 @@ class UserSessions:
     async def close(self) -> None:
         for id_ in list(self._sessions):
             await self.sign_out(id_)
+        if self._closing:
+            await asyncio.wait(self._closing, timeout=CLOSING_SECONDS)
 
     async def _open(self, id_: str, token: str, seconds: float, address: str) -> None:
         _checked(token)

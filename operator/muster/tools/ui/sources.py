@@ -190,7 +190,7 @@ class LocalRuns:
 
     async def log(self, namespace: str, name: str, *, replica: str | None) -> tuple[list[str], list[str]]:
         self._check(name)
-        return await asyncio.to_thread(local_log, self._folder / name, replica=replica), []
+        return await asyncio.to_thread(local_log, self._folder / name, replica=replica)
 
     async def job(self, namespace: str, name: str) -> AsyncJob:
         self._check(name)
