@@ -124,7 +124,6 @@ WHOLE_FILES = [
     (SPEC.replace("v1beta1", "v1"), "job.yaml:1: apiVersion", '"muster.dev/v1"'),
     (SPEC.split("\n", 1)[1], "job.yaml: apiVersion", "write apiVersion: muster.dev/v1beta1"),
     (SPEC.replace("metadata: {name: digits}\n", ""), "job.yaml: metadata", "is required"),
-    (SPEC.replace("metadata: {name: digits}", "metadata: []") + "  elastic: {maxReplicas: 4}\n", "job.yaml:3: metadata", "must be a mapping"),
     (HEAD, "job.yaml: spec", "is required"),
     (HEAD + "spec:\n", "job.yaml:4: spec", "has no value"),
     (SPEC + "spec: {}\n", "job.yaml:4: spec", "lines 4 and 7"),
@@ -142,6 +141,11 @@ def assert_refused(text: str, place: str, fact: str) -> None:
 @pytest.mark.parametrize(("text", "place", "fact"), WHOLE_FILES)
 def test_a_file_without_a_job_is_refused_with_its_line(text: str, place: str, fact: str) -> None:
     assert_refused(text, place, fact)
+
+
+def test_metadata_that_are_a_list_hide_no_other_problem() -> None:
+    message = refusal(SPEC.replace("metadata: {name: digits}", "metadata: []") + "  elastic: {maxReplicas: 4}\n")
+    assert [line.split(" ")[1] for line in message.splitlines()] == ["metadata:", "spec.elastic.minReplicas:"]
 
 
 FIELDS = [
