@@ -970,8 +970,8 @@ def _check_announced(world: World, record: AttemptRecord, status: TrainingJobSta
 
 
 def _was_announced(record: AttemptRecord) -> bool:
-    """Whether the record is that of a preemption by a node that had announced its end, which no budget pays for."""
-    return record.failure_class is PREEMPTION and bool(record.announced_nodes)
+    """Whether a node that had announced its end took a replica away, which no budget pays for."""
+    return (record.failure_class is PREEMPTION or record.reason is Reason.NODE_LOST) and bool(record.announced_nodes)
 
 
 def _check_class(world: World, record: AttemptRecord) -> None:

@@ -43,7 +43,8 @@ def verdict(status: TrainingJobStatus, facts: Facts, record: AttemptRecord) -> V
 
 def charged_class(record: AttemptRecord) -> FailureClass | None:
     """The class whose budget the restart after this failure is charged to. None if there is no charge."""
-    was_announced = record.failure_class is FailureClass.PREEMPTION and record.announced_nodes
+    was_taken = record.failure_class is FailureClass.PREEMPTION or record.reason is Reason.NODE_LOST
+    was_announced = was_taken and record.announced_nodes
     return None if was_announced else record.failure_class
 
 
