@@ -81,7 +81,12 @@ def test_image_command_and_claim_are_rendered_unchanged(image: str, command: lis
 @given(image=texts, command=st.lists(texts, min_size=1, max_size=4))
 def test_printed_yaml_is_read_back_as_the_same_manifests(image: str, command: list[str]) -> None:
     manifests = rendered({"image": image, "command": command})
-    assert list(yaml.safe_load_all(as_yaml(manifests))) == manifests
+    printed = list(yaml.safe_load_all(as_yaml(manifests)))
+    for each in (*manifests, *printed):
+        for variable in trainer_of(each)["env"] if each["kind"] == "Pod" else ():
+            if variable["name"] == "MUSTER_TRAINER":
+                variable["value"] = json.loads(variable["value"])
+    assert printed == manifests
 
 
 def test_references_are_escaped_in_a_config_but_not_in_a_command() -> None:
