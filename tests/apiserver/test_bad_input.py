@@ -54,7 +54,7 @@ CORRECTED: dict[str, tuple[Object, Object]] = {
 @pytest.mark.parametrize(("wrong", "right"), CORRECTED.values(), ids=CORRECTED)
 def test_a_job_that_is_not_valid_starts_when_its_corrected_file_is_applied(jobs: Jobs, nodes: Nodes, wrong: Object, right: Object) -> None:
     jobs.api.apply(jobs.path("digits"), job("digits", roles={"worker": wrong}))
-    wait_until(lambda: "so nothing is started" in jobs.status("digits").get("message", ""), "it is refused")
+    wait_until(lambda: "so nothing starts" in jobs.status("digits").get("message", ""), "it is refused")
     jobs.api.apply(jobs.path("digits"), job("digits", roles={"worker": right}))
     assert condition(jobs.reaches("digits", "Running"), "Valid")["status"] == "True"
 

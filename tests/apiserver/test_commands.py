@@ -250,6 +250,6 @@ def test_explain_names_the_kinds_that_the_user_may_not_read(jobs: Jobs, cluster:
         return lines if len(lines) > 1 else None  # the API server needs a moment to know the role
 
     lines = wait_until(explanation, "the reader may read the job")
-    assert absent(lines[1], "1. ", "spec.suspend") == []
+    assert absent(lines[1], "1. ", "suspended") == []
     unreadable = "networkpolicies, nodes, persistentvolumeclaims, resourcequotas"
     assert lines[-1].startswith(f"You may not read {unreadable}"), lines

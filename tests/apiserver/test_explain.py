@@ -243,7 +243,7 @@ INJECTIONS: dict[str, Injection] = {
 
 
 MESSAGES = {
-    "PodSecurity": "the API server refuses to create more: the namespace enforces the pod security level baseline:latest",
+    "PodSecurity": "The API server refuses to create more: the namespace enforces the pod security level baseline:latest",
     "ServiceAccountMissing": "/absent does not exist",
     "DevicesTaken": "(0 of 1 run): Unschedulable: not enough nvidia.com/gpu is free",
     "ClaimUnbound": "Unschedulable: the claim has no volume yet",

@@ -58,7 +58,7 @@ def test_a_taint_brings_a_replacement_that_avoids_the_node_and_goes_with_the_tai
     [notice] = status["nodeNotices"]
     assert (notice["node"], notice["signal"], notice["meaning"]) == (node, "taint karpenter.sh/disrupted", "Goes")
     assert condition(status, "NodesStay")["reason"] == "NodeGoes"
-    assert f"node {node} of worker-1 goes" in status["message"]
+    assert f"Node {node} of worker-1 goes" in status["message"]
     taint(cluster, node)
     wait_until(lambda: condition(jobs.status("digits"), "NodesStay")["status"] == "True", "the notice is withdrawn")
     wait_until(lambda: len(jobs.pods("digits")) == 2, "the replacement is deleted")

@@ -64,7 +64,7 @@ def test_an_operator_that_reads_notices_or_capacity_classes_may_read_nodes(rende
 
 def test_an_operator_may_read_node_claims_only_if_the_values_say_so(render: Render) -> None:
     rights = granted(render({"nodeNotices": {"nodeClaims": True}}))
-    assert rights[None] == {**JOBS, **TOKENS, **PRESETS, **NODES, ("karpenter.sh", "nodeclaims"): {"list", "watch"}}
+    assert rights[None] == {**JOBS, **TOKENS, **DEFINITIONS, **NODES, ("karpenter.sh", "nodeclaims"): {"list", "watch"}}
 
 
 def test_an_operator_that_reads_neither_has_no_right_to_nodes(render: Render) -> None:
