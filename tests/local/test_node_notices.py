@@ -52,7 +52,7 @@ def test_the_ranks_of_a_program_that_registers_save_once_at_the_next_step(tmp_pa
     run.write(job(trainer={"script": "train.py"}, checkpoint={"everySteps": 100000}))
     with run.running("job.yaml") as process:
         wait_until(lambda: len(run.events("step")) >= 5, "five steps")
-        announce(run)
+        announce(run.pid_of("worker-0"))
         [commit] = wait_until(lambda: run.events("commit"), "a commit")
         assert commit["reason"] == "Periodic"
         steps = len(run.events("step"))
