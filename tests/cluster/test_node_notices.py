@@ -74,23 +74,31 @@ def announcing(cloud: Cloud, cluster: Cluster, node: str) -> Iterator[None]:
         cloud.withdraw(cluster, node)
 
 
+@contextmanager
+def left_and_killed(job: ClusterJob, cloud: Cloud, *, what: str) -> Iterator[None]:
+    """The job has left the node of a replica, which is killed then, and is away in the block."""
+    cluster = job.ground.cluster
+    job.wait_for_step(20)
+    leaving = lone_replica(job)
+    node = job.pod(leaving)["spec"]["nodeName"]
+    with node_of(job, leaving, NODE_FAULTS["killed"]) as kill, announcing(cloud, cluster, node):
+        print(f"node of {leaving} is tainted, {what}:", outage(job, lambda: cloud.announce(cluster, node)))
+        assert leaving not in job.members, job.story()
+        job.wait_until("the old pod is gone", lambda _: all(pod["spec"].get("nodeName") != node for pod in job.pods()))
+        kill()
+        yield
+
+
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("spares", [0, pytest.param(1, marks=pytest.mark.chaos)])
 def test_a_job_leaves_a_node_before_it_is_killed(spares: int, ground: Ground, uninterrupted: Uninterrupted, muster: Installation) -> None:
-    like, cluster = uninterrupted("DDP"), ground.cluster
+    like = uninterrupted("DDP")
     job = ground.apply(apart(of_matrix("DDP", delay=0.5, recovery={"spares": spares})))
     if spares:
         job.wait_until("the spare is ready", lambda status: status.get("readySpares") == 1)
         with_spare_beside_operator(job, "worker-2")
-    job.wait_for_step(20)
-    leaving = lone_replica(job)
-    node = job.pod(leaving)["spec"]["nodeName"]
-    with node_of(job, leaving, NODE_FAULTS["killed"]) as kill, announcing(KARPENTER, cluster, node):
-        print(f"node of {leaving} is tainted, {spares} spares:", outage(job, lambda: KARPENTER.announce(cluster, node)))
-        assert leaving not in job.members, job.story()
+    with left_and_killed(job, KARPENTER, what=f"{spares} spares"):
         assert job.attempts[0]["reason"] == "Moved", job.attempts
-        job.wait_until("the old pod is gone", lambda _: all(pod["spec"].get("nodeName") != node for pod in job.pods()))
-        kill()
         check_succeeded(job, like, attempts=2)
         assert job.attempts[1]["stepsLost"] == 0, job.attempts
     muster.wait_until_ready()
@@ -99,15 +107,8 @@ def test_a_job_leaves_a_node_before_it_is_killed(spares: int, ground: Ground, un
 @pytest.mark.chaos
 @pytest.mark.timeout(900)
 def test_an_own_loop_leaves_a_node_before_it_is_killed(ground: Ground, muster: Installation) -> None:
-    cluster, job = ground.cluster, own_loop(ground, pause=0.5)
-    job.wait_for_step(20)
-    leaving = lone_replica(job)
-    node = job.pod(leaving)["spec"]["nodeName"]
-    with node_of(job, leaving, NODE_FAULTS["killed"]) as kill, announcing(GKE, cluster, node):
-        print(f"node of {leaving} of an own loop is tainted:", outage(job, lambda: GKE.announce(cluster, node)))
-        assert leaving not in job.members, job.story()
-        job.wait_until("the old pod is gone", lambda _: all(pod["spec"].get("nodeName") != node for pod in job.pods()))
-        kill()
+    job = own_loop(ground, pause=0.5)
+    with left_and_killed(job, GKE, what="an own loop"):
         assert job.wait_for_end() == "Succeeded", job.story()
     assert [each.get("reason") for each in job.attempts[:-1]] == ["Moved"], job.attempts
     assert (job.attempts[1]["stepsLost"], job.status["restarts"]["total"]) == (0, 0), job.attempts

@@ -29,6 +29,16 @@ while not state.finish_step(total=10000):
 """
 
 
+def check_saves_once(run: LocalJob, *, further_steps: int) -> None:
+    """After a notice there is one commit, and no other one in the steps that follow."""
+    announce(run.pid_of("worker-0"))
+    [commit] = wait_until(lambda: run.events("commit"), "a commit")
+    assert commit["reason"] == "Periodic"
+    steps = len(run.events("step"))
+    wait_until(lambda: len(run.events("step")) >= steps + further_steps, f"{further_steps} further steps")
+    assert run.events("commit") == [commit]
+
+
 def test_the_bundled_trainer_saves_once_at_the_next_step(tmp_path: Path) -> None:
     run = LocalJob(tmp_path)
     config = {"epochs": 1000, "stepDelaySeconds": 0.05}
@@ -36,12 +46,7 @@ def test_the_bundled_trainer_saves_once_at_the_next_step(tmp_path: Path) -> None
     with run.running("job.yaml") as process:
         wait_until(lambda: len(run.events("step")) >= 5, "five steps")
         assert run.events("commit") == []
-        announce(run.pid_of("worker-0"))
-        [commit] = wait_until(lambda: run.events("commit"), "a commit")
-        assert commit["reason"] == "Periodic"
-        steps = len(run.events("step"))
-        wait_until(lambda: len(run.events("step")) >= steps + 10, "ten further steps")
-        assert run.events("commit") == [commit]
+        check_saves_once(run, further_steps=10)
         process.send_signal(signal.SIGINT)
         finish(process)
 
@@ -52,12 +57,7 @@ def test_the_ranks_of_a_program_that_registers_save_once_at_the_next_step(tmp_pa
     run.write(job(trainer={"script": "train.py"}, checkpoint={"everySteps": 100000}))
     with run.running("job.yaml") as process:
         wait_until(lambda: len(run.events("step")) >= 5, "five steps")
-        announce(run.pid_of("worker-0"))
-        [commit] = wait_until(lambda: run.events("commit"), "a commit")
-        assert commit["reason"] == "Periodic"
-        steps = len(run.events("step"))
-        wait_until(lambda: len(run.events("step")) >= steps + 30, "thirty further steps")
-        assert run.events("commit") == [commit]
+        check_saves_once(run, further_steps=30)
         process.send_signal(signal.SIGINT)
         finish(process)
 

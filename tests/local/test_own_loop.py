@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.support.local_jobs import LocalJob, away, finish, job, storage_of
-from tests.support.waiting import wait_until
+from tests.support.waiting import DEADLINE, wait_until
 
 REPOSITORY = Path(__file__).parents[2]
 PLAIN = '''
@@ -219,16 +219,24 @@ def test_ctrl_c_saves_and_resume_continues_there(local_job: LocalJob, tmp_path: 
     assert final_state(local_job, 60) == undisturbed(tmp_path, document, 60)
 
 
+def attempts_after_a_kill(
+    local_job: LocalJob, document: dict[str, Any], replica: str, *, seconds: float = DEADLINE
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The two attempts of a job whose replica is killed at step 12 or later, before the first save."""
+    local_job.write(document)
+    with local_job.running("job.yaml") as run:
+        wait_until(lambda: local_job.step >= 12, "step 12")
+        os.kill(local_job.pid_of(replica), signal.SIGKILL)
+        code, output = finish(run, seconds)
+    assert code == 0, output
+    first, second = local_job.status["attempts"]
+    return first, second
+
+
 def test_a_rank_that_loses_its_peer_saves_the_last_step_of_registered_state(local_job: LocalJob, tmp_path: Path) -> None:
     (tmp_path / "registered.py").write_text(REGISTERED)
     document = job(trainer={"script": "registered.py 60 0.1"}, checkpoint={"everySteps": 50, "gracePeriodSeconds": 10})
-    local_job.write(document)
-    with local_job.running("job.yaml") as run:
-        wait_until(lambda: local_job.step >= 12, "steps before the first save")
-        os.kill(local_job.pid_of("worker-0"), signal.SIGKILL)
-        code, output = finish(run)
-    assert code == 0, output
-    first, second = local_job.status["attempts"]
+    first, second = attempts_after_a_kill(local_job, document, "worker-0")
     assert first["lastStep"] == second["stepResumed"] == second["stepCommitted"] >= 12
     assert second["stepsLost"] == 0
     assert final_state(local_job, 60) == undisturbed(tmp_path, document, 60)
@@ -238,13 +246,7 @@ def test_a_rank_that_loses_its_peer_saves_the_last_step_of_registered_state(loca
 def test_a_ddp_program_that_is_killed_in_an_epoch_goes_on_with_the_next_samples(local_job: LocalJob, tmp_path: Path) -> None:
     (tmp_path / "loaded.py").write_text(LOADED)
     document = job(trainer={"script": "loaded.py 40 0.1"}, checkpoint={"everySteps": 500, "gracePeriodSeconds": 10})
-    local_job.write(document)
-    with local_job.running("job.yaml") as run:
-        wait_until(lambda: local_job.step >= 12, "steps of a later epoch")
-        os.kill(local_job.pid_of("worker-1"), signal.SIGKILL)
-        code, output = finish(run, 300)
-    assert code == 0, output
-    first, second = local_job.status["attempts"]
+    first, second = attempts_after_a_kill(local_job, document, "worker-1", seconds=300)
     assert first["lastStep"] == second["stepResumed"] >= 12
     assert second["stepsLost"] == 0
     # Python's and NumPy's generators, which the program does not use and does not seed, are in a file of each rank.

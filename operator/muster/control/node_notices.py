@@ -44,8 +44,12 @@ class NodeNotices:
                 self._expiring[node] = NodeNotice(node=node, signal=EXPIRY, meaning=Meaning.GOES, since=milliseconds(now), goes_time=time)
         if not self._are_known:
             return None
-        going = {name: each for name, each in self._notices.items() if each.meaning is Meaning.GOES}
-        return ChainMap(going, self._expiring, self._notices)
+        only_expire = {name: each for name, each in self._expiring.items() if not self._goes(name)}
+        return ChainMap(only_expire, self._notices)
+
+    def _goes(self, node: str) -> bool:
+        """Whether the node itself announces that it goes."""
+        return node in self._notices and self._notices[node].meaning is Meaning.GOES
 
     def claim(self, kind: str, claim: Object) -> None:
         """Takes a change of a NodeClaim. What its node announces itself comes first."""

@@ -100,5 +100,6 @@ def test_the_job_has_the_name_of_the_function_and_the_fields_of_the_spec() -> No
     assert (job.spec.trainer.script, job.spec.trainer.preload) == (PROGRAM, ["torch.nn"])
     assert list(files) == [PROGRAM]
     assert job_of(fit, "other", {"path": "x", "sizes": []}, spec)[0].metadata.name == "other"
+    assert job_of(fit, None, {"path": "x", "sizes": []}, {**spec, "trainer": {"preload": ["torch.nn"]}})[0].spec == job.spec
     with pytest.raises(muster.InvalidJobError, match=r"spec\.trainer"):
         job_of(fit, None, {"path": "x", "sizes": []}, {**spec, "trainer": muster.Trainer(task="digits")})

@@ -126,6 +126,9 @@ def test_a_node_of_karpenter_gives_notice_a_quarter_of_an_hour_before_it_expires
     notices.node("MODIFIED", node(taints=[("karpenter.sh/disrupted", "")]))
     newest = notices.newest or {}
     assert newest["a"].signal == "taint karpenter.sh/disrupted"
+    notices.node("MODIFIED", node(unschedulable=True))
+    newest = notices.newest or {}
+    assert newest["a"].signal == "spec.expireAfter of its NodeClaim", "a cordon says less"
     notices.node("MODIFIED", node())
     notices.claim("DELETED", claim())
     now = at(9000)

@@ -106,6 +106,18 @@ def test_all_ranks_save_at_the_same_calls_once_for_each_wish_of_rank_0() -> None
         assert first[1] >= 90
 
 
+def test_a_rank_that_is_asked_to_stop_before_a_save_is_asked_again_at_the_save() -> None:
+    table = Table(2)
+    granted = table.stops(1, False)[1]
+    table.request_save()
+    save = granted + 1
+    for call in range(2, save):
+        assert table.stops(call, False)[1] < save
+    assert table.stops(save, False)[1] > save, "rank 0 saves, and goes on"
+    assert table.stops(save - 1, True) == (False, save - 1), "the other rank has not saved yet"
+    assert table.saves(save)
+
+
 def test_a_killed_rank_is_a_lost_peer_for_waiting_ranks() -> None:
     with world_of(3) as (ranks, _):
         killed = ranks[2]

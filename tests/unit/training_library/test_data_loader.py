@@ -125,11 +125,16 @@ def test_a_resume_draws_no_random_numbers_of_the_program() -> None:
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"sampler": [1]}, "sampler is chosen by data_loader; write shuffle and seed"), ({"world": 9}, "8 samples, fewer than the 9 ranks")],
+    [
+        ({"sampler": [1]}, "sampler is chosen by data_loader; write shuffle and seed"),
+        ({"world": 9}, "8 samples, fewer than the 9 ranks"),
+        ({"batch": 0}, "batch_size must be"),
+        ({"seed": -1}, "seed must be"),
+    ],
 )
 def test_arguments_that_have_no_place_in_the_data_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(muster.UserError, match=message):
-        loader_of(torch.arange(8), 2, **options)
+        loader_of(torch.arange(8), **{"batch": 2, **options})
 
 
 def test_the_place_in_a_stream_is_refused_in_a_world_of_another_size() -> None:

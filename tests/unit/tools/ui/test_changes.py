@@ -17,10 +17,11 @@ from aiohttp.test_utils import TestClient, TestServer
 from muster.api.status import TrainingJobStatus
 from muster.client import errors
 from muster.client.places import places_of
+from muster.kubernetes.token_bucket import Bucket
 from muster.tools.report.job import JobView, job_page
 from muster.tools.report.page import as_html
 from muster.tools.ui.app import MOST_OVERLAID, Pages
-from muster.tools.ui.sessions import OwnSession
+from muster.tools.ui.sessions import OwnSession, Session
 from muster.tools.ui.sources import LocalRuns, Source, Sources
 from tests.unit.local.local_jobs import job as job_of
 from tests.unit.tools.ui.test_pages import HOST, Browser, Empty, event, run_directory, visit
@@ -80,6 +81,27 @@ def test_a_form_of_the_page_changes_a_job_with_the_client_of_the_user() -> None:
 
     post({"cluster": recorded}, look)
     assert source.changes == [f"{action} ml/digits" for action in ("suspend", "resume", "restart", "delete")]
+
+
+def test_a_session_that_ends_keeps_its_connection_until_its_changes_are_done() -> None:
+    async def session() -> list[str]:
+        done: list[str] = []
+        ended = Session({}, "ann", 0.0, Bucket(1.0, 1.0, 1.0, 0.0), 0.0)
+        ended.stack.callback(done.append, "closed")
+        go_on = asyncio.Event()
+
+        async def change() -> None:
+            await go_on.wait()
+            done.append("changed")
+
+        ended.changes.add(asyncio.create_task(change()))
+        closing = asyncio.create_task(ended.close())
+        await asyncio.sleep(0)
+        go_on.set()
+        await closing
+        return done
+
+    assert asyncio.run(session()) == ["changed", "closed"]
 
 
 @pytest.mark.parametrize(
