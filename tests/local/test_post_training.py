@@ -30,8 +30,9 @@ def run(folder: Path, method: str, *arguments: str, kill: str | None = None) -> 
     local_job.write(document)
     with local_job.running("job.yaml") as process:
         if kill:
-            wait_until(lambda: local_job.step >= 24, "steps after the commit", SECONDS)
-            os.kill(local_job.pid_of(kill), signal.SIGKILL)
+            wait_until(lambda: local_job.step >= 24 or process.poll() is not None, "steps after the commit", SECONDS)
+            if process.poll() is None:
+                os.kill(local_job.pid_of(kill), signal.SIGKILL)
         code, output = finish(process, SECONDS)
     assert code == 0, output
     return local_job
