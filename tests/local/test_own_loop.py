@@ -277,13 +277,14 @@ def test_a_program_that_registers_goes_on_in_a_prepared_process(local_job: Local
     document = job(trainer=trainer, checkpoint={"everySteps": 500, "gracePeriodSeconds": 10})
     local_job.write(document)
 
-    def children() -> list[int]:
-        pids = [child.pid for child in psutil.Process(local_job.supervisor_of("worker-0")).children()]
+    def children(replica: str) -> list[int]:
+        pids = [child.pid for child in psutil.Process(local_job.supervisor_of(replica)).children()]
         return pids if len(pids) == 3 else []  # the program, the warm parent, and a prepared process
 
     with local_job.running("job.yaml") as run:
         first = local_job.pid_of("worker-0")
-        prepared = wait_until(children, "a prepared process")
+        prepared = wait_until(lambda: children("worker-0"), "a prepared process of worker-0")
+        wait_until(lambda: children("worker-1"), "a prepared process of worker-1")
         wait_until(lambda at=local_job.step: local_job.step >= at + 5, "the prepared process to be ready")
         os.kill(first, signal.SIGKILL)
         assert local_job.pid_of("worker-0", attempt=1) in prepared
