@@ -15,7 +15,7 @@ from local_cluster.installation import Installation
 from tests.cluster.faults import check_succeeded
 from tests.cluster.test_own_loop import own_loop
 from tests.support.cluster_jobs import ClusterJob, Ground, apart, of_matrix
-from tests.support.outages import NODE_FAULTS, lone_replica, node_of, outage, with_spare_beside_operator
+from tests.support.outages import NODE_FAULTS, lone_replica, node_of, outage, replica_away, with_spare_beside_operator
 
 Uninterrupted = Callable[[str], ClusterJob]
 MOST_WAITED = 45.0
@@ -130,7 +130,7 @@ def test_no_step_is_lost_when_a_cloud_takes_a_node(
     like, cluster = uninterrupted(name), ground.cluster
     job = ground.apply(apart(of_matrix(name, delay=0.3)))
     job.wait_for_step(20)
-    leaving = lone_replica(job)
+    leaving = replica_away(job)
     node = job.pod(leaving)["spec"]["nodeName"]
     with node_of(job, leaving, NODE_FAULTS["killed"]) as kill, announcing(cloud, cluster, node):
         begun = time.monotonic()

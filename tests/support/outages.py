@@ -63,6 +63,12 @@ def lone_replica(job: ClusterJob) -> str:
     return away[0]
 
 
+def replica_away(job: ClusterJob) -> str:
+    """A replica of the world whose node has no operator. Others may be on that node."""
+    safe = operator_nodes(job.ground.cluster)
+    return next(name for name in job.members if job.pod(name)["spec"]["nodeName"] not in safe)
+
+
 def operator_pods(cluster: Cluster) -> list[Manifest]:
     """The pods of the operator that run."""
     pods: list[Manifest] = cluster.get("pods", "--namespace", NAMESPACE, "--selector", "app.kubernetes.io/component=operator")["items"]

@@ -37,6 +37,14 @@ def imports_of(path: Path, seen: set[Path] | None = None) -> list[Names]:
     return found
 
 
+def uses(path: Path, package: str) -> bool:
+    """Whether a program begins with an import from this package. False if it is no program."""
+    try:
+        return any(module.partition(".")[0] == package for module, _ in imports_of(path))
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return False
+
+
 def _imports(body: Iterable[ast.stmt]) -> Iterator[Names]:
     for statement in body:
         match statement:

@@ -10,7 +10,8 @@ from muster_contract.codes import ExitCode
 from muster_contract.environment import ReplicaEnvironment, path_in
 from muster_contract.errors import TrainerError
 from muster_contract.reports import Report, TerminationMessage
-from muster_trainer.supervisor.environment import Launch, plan, unpacked, with_world
+from muster_trainer.program import uses
+from muster_trainer.supervisor.environment import Launch, plan, script_of, unpacked, with_world
 from muster_trainer.supervisor.event_reader import EventLog
 from muster_trainer.supervisor.history_writer import HistoryWriter
 from muster_trainer.supervisor.image import prepared, with_library
@@ -29,6 +30,7 @@ from muster_trainer.supervisor.trackers import mlflow_run, tracker_variables
 from muster_trainer.supervisor.warm import Starter
 
 REPORT_SECONDS = 2.0
+LIBRARY = "muster_training"
 
 
 def supervise(environ: Mapping[str, str], inbox: SignalInbox) -> int:
@@ -65,10 +67,15 @@ def supervise(environ: Mapping[str, str], inbox: SignalInbox) -> int:
 
 
 def _stand_by(environ: Mapping[str, str], replica: ReplicaEnvironment, starter: Starter) -> tuple[TerminationMessage, Report]:
-    """Imports the framework and opens the task, so that the replica can join a world sooner."""
+    """Imports the framework and opens the task, so that the replica can join a world sooner. Of a script that uses `muster_training`, it
+    imports what the script begins with."""
     with suppress(TrainerError):  # it is raised again when the processes start
-        starter.warm_up(environ, bundled=replica.trainer_spec.is_bundled)
-        starter.prepare(replica.processes, opens_task=True)
+        spec = replica.trainer_spec
+        if spec.is_bundled:
+            starter.warm_up(environ, bundled=True)
+            starter.prepare(replica.processes, opens_task=True)
+        elif (script := script_of(with_library(unpacked(environ)), replica, spec)) and uses(script[1], LIBRARY):
+            starter.warm_up_program(*script)
     return termination_of(ExitCode.PREEMPTED, "this stand-by replica has joined no world", None), report_of(replica)
 
 

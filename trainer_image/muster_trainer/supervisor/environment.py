@@ -51,11 +51,8 @@ def plan(environ: Mapping[str, str], replica: ReplicaEnvironment, spec: TrainerS
     script, command = (None, None) if spec.program_of(replica.role, replica.index) else (spec.script, spec.command)
     if command is not None:
         return [Launch(first, command_words(command, environ), dict(environ))]
-    # Without PYTHONUNBUFFERED, the last lines before a kill would be lost in the buffer, and they have the reason.
-    shared = {"PYTHONUNBUFFERED": "1", **spec.strategy.framework.default_environment, **environ}
+    shared = _shared(environ, replica, spec)
     python = (image.trainer_python_of if script is None else image.python_of)(environ, field=spec.entry_point)
-    if script is not None and replica.processes > 1:
-        shared = {"OMP_NUM_THREADS": "1", **shared}
     launches = []
     for local in range(replica.processes):
         env = _process_environment(shared, spec.strategy.framework, rank=first + local, local_rank=local)
@@ -66,6 +63,23 @@ def plan(environ: Mapping[str, str], replica: ReplicaEnvironment, spec: TrainerS
         if LARGE_VARIABLES in environ:
             return [replace(launch, argv=(launch.argv[0], str(SCRIPT_RUNNER), *launch.argv[1:])) for launch in launches]
     return launches
+
+
+def script_of(environ: Mapping[str, str], replica: ReplicaEnvironment, spec: TrainerSpec) -> tuple[Mapping[str, str], Path] | None:
+    """The environment of this replica's script as far as it does not depend on the world, and its path. None without a script. Raises
+    BadConfiguration."""
+    if spec.script is None or spec.program_of(replica.role, replica.index):
+        return None
+    shared = _shared(environ, replica, spec)
+    return shared, Path(script_words(spec.script, shared)[0])
+
+
+def _shared(environ: Mapping[str, str], replica: ReplicaEnvironment, spec: TrainerSpec) -> dict[str, str]:
+    """What all processes of the replica have."""
+    # Without PYTHONUNBUFFERED, the last lines before a kill would be lost in the buffer, and they have the reason.
+    shared = {"PYTHONUNBUFFERED": "1", **spec.strategy.framework.default_environment, **environ}
+    threads = {"OMP_NUM_THREADS": "1"} if spec.script is not None and replica.processes > 1 else {}
+    return {**threads, **shared}
 
 
 def _process_environment(shared: Mapping[str, str], framework: Framework, *, rank: int, local_rank: int) -> dict[str, str]:

@@ -8,6 +8,7 @@ import selectors
 import time
 from dataclasses import dataclass, replace
 from itertools import chain
+from pathlib import Path
 
 from muster_contract.codes import ExitCode, signal_name
 from muster_contract.environment import RESCUE_SECONDS, ReplicaEnvironment
@@ -147,7 +148,7 @@ class Replica:
         self._earliest_end = 0.0
         self._is_broken = False
         self._training_since: float | None = None
-        self._has_prepared = self._has_registered = False
+        self._has_prepared = self._has_registered = self._handles_stops = False
         self._started = self._moved = time.monotonic()
         self._selector = selectors.DefaultSelector()
 
@@ -210,14 +211,18 @@ class Replica:
         self._publish()
 
     def _prepare_next(self) -> None:
-        """Has processes prepared for the next attempt, once this one has trained for a while."""
-        if self._state.phase != Activity.TRAINING or self._ending.term_at < math.inf:
+        """Has processes prepared for the next attempt, once this one has trained for a while. A program of the user must have registered
+        its state, or save at stops while a node of the job goes, because the job moves soon."""
+        trains = self._state.phase == Activity.TRAINING or (self._handles_stops and self._moved > self._started)
+        if not trains or self._ending.term_at < math.inf:
             return
         now = time.monotonic()
         self._training_since = self._training_since or now
         if self._has_prepared or now < self._training_since + PREPARE_SECONDS:
             return
-        if self._spec.is_bundled or (self._has_registered and self._starter.warm_up_beside(self._launches[0])):
+        first = self._launches[0]
+        moves = self._handles_stops and self._notice_of_node is not None and self._notice_of_node.goes
+        if self._spec.is_bundled or ((self._has_registered or moves) and self._starter.warm_up_beside(first.env, Path(first.argv[1]))):
             self._has_prepared = True
             self._starter.prepare(len(self._launches))
             for module, error in self._starter.missing.items():
@@ -269,6 +274,7 @@ class Replica:
                 self._process_of(reader.rank).waiting = True
             if isinstance(line.event, HandlesStop):
                 self._stop_requests.add_handler(line.event.pid)
+                self._handles_stops = self._forks_script
             if isinstance(line.event, Registered) and self._forks_script:
                 self._has_registered = True
             if isinstance(line.event, Completed):

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from muster_contract.environment import EVENTS_FD, LARGE_VARIABLES, MEMORY_FD, ORDERS_FD
@@ -32,7 +33,8 @@ because it needs the framework."""
 
 
 class Starter:
-    """Starts processes. They are forked from a warm parent if they run the bundled trainer and the system allows it, else started cold."""
+    """Starts processes. They are forked from a warm parent if there is one and the system allows it, else started cold. The bundled trainer
+    has one, and so have programs that are prepared beforehand."""
 
     def __init__(self, inbox: SignalInbox) -> None:
         self._inbox = inbox
@@ -48,7 +50,7 @@ class Starter:
         """One process after the other. Raises as `processes.start` does."""
         for launch in launches:
             self.warm_up(launch.env, bundled=bundled)
-            warm = self._parent.start(launch, bundled=bundled) if self._parent and self._parent.ready else None
+            warm = self._parent.start(launch, bundled=bundled) if self._parent and self._parent.look() else None
             yield warm or start(launch, takes_orders=bundled)
 
     def warm_up(self, environ: Mapping[str, str], *, bundled: bool) -> None:
@@ -58,12 +60,17 @@ class Starter:
             self._parent = WarmParent(environ)
             self._parent.await_ready(self._inbox)
 
-    def warm_up_beside(self, launch: Launch) -> bool:
+    def warm_up_program(self, environ: Mapping[str, str], path: Path) -> None:
+        """Starts the warm parent of a program of the user, and waits until it has imported everything."""
+        if not self.warm_up_beside(environ, path) and self._parent:
+            self._parent.await_ready(self._inbox)
+
+    def warm_up_beside(self, environ: Mapping[str, str], path: Path) -> bool:
         """Starts the warm parent of a program of the user once, while the program trains. Returns whether it has imported everything."""
         if not self._tried:
             self._tried = True
-            if not image.COPIED and LARGE_VARIABLES not in launch.env and spare_bytes() >= PROGRAM_BYTES:
-                self._parent = WarmParent(launch.env, program=launch.argv[1])
+            if not image.COPIED and LARGE_VARIABLES not in environ and spare_bytes() >= PROGRAM_BYTES:
+                self._parent = WarmParent(environ, program=path)
         return self._parent is not None and self._parent.look()
 
     @property
@@ -88,10 +95,10 @@ class Starter:
 class WarmParent:
     """A warm parent, from its start to `close`. If it cannot be used, `ready` is False, and processes are started cold."""
 
-    def __init__(self, environ: Mapping[str, str], *, program: str | None = None) -> None:
+    def __init__(self, environ: Mapping[str, str], *, program: Path | None = None) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            python, arguments = image.python_of(environ, field="image"), [str(theirs.fileno()), *([program] if program else [])]
+            python, arguments = image.python_of(environ, field="image"), [str(theirs.fileno()), *([str(program)] if program else [])]
             self._process = subprocess.Popen(
                 titled([python, "-P", "-m", "muster_trainer.warm", *arguments], environ, WARM_PARENT),
                 env=dict(environ),
@@ -110,6 +117,8 @@ class WarmParent:
 
     def await_ready(self, inbox: SignalInbox) -> bool:
         """Waits until it has imported everything, cannot be used, or the replica is asked to stop. Returns `ready`."""
+        if self._is_closed:
+            return False
         until = time.monotonic() + IMPORT_SECONDS
         with selectors.DefaultSelector() as selector:
             selector.register(inbox, selectors.EVENT_READ)
