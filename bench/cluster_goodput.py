@@ -1,8 +1,8 @@
 """Measures how much of its time a job in a cluster spends on new steps, while a random fault of the matrix strikes it every minute:
 `python -m bench.cluster_goodput`. Prints JSON.
 
-It runs on the cluster of `make cluster`. The job is DDP with two workers and one spare. Its losses must equal those of a job that nothing
-disturbs. Faults of snapshots in memory are left out, because the job keeps none.
+It runs on the cluster of `make cluster`. The job is DDP with two workers, and one spare by default. Its losses must equal those of a job
+that nothing disturbs. Faults of snapshots in memory are left out, because the job keeps none.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -24,6 +24,7 @@ from bench.cluster_recovery import TIMEOUT_SECONDS, UNLIMITED, ground
 from local_cluster import installation
 from local_cluster.errors import ClusterError
 from tests.cluster.faults import FAULTS
+from tests.support.clouds import GKE, announcing
 from tests.support.cluster_jobs import ClusterJob, Ground, apart, digits, trains
 from tests.support.outages import NODE_FAULTS, kill_operator, lone_replica, node_of, wait_for_operator, without_api_server
 
@@ -69,20 +70,27 @@ def strikes(muster: installation.Installation, job: ClusterJob, draw: random.Ran
         for name, fault in FAULTS.items()
         if name != APPLICATION
     }
-    return {**pods, "node-killed": node, "operator-killed": operator, "api-server-away": api_server}
+
+    def announced() -> None:
+        leaving = job.pod(draw.choice(job.members))["spec"]["nodeName"]
+        with announcing(GKE, job.ground.cluster, leaving):
+            GKE.announce(job.ground.cluster, leaving)
+            time.sleep(AWAY_SECONDS)
+
+    return {**pods, "node-killed": node, "node-announced": announced, "operator-killed": operator, "api-server-away": api_server}
 
 
-def disturbed(place: Ground, muster: installation.Installation, *, minutes: float, seed: int) -> Struck:
-    """Trains for `minutes`. Each fault strikes at the start of a minute, or when the one before has ended."""
-    recovery = {**UNLIMITED, "spares": 1, "attemptsWithoutProgress": 100, "hang": {"stepSeconds": HANG_SECONDS}}
+def disturbed(place: Ground, muster: installation.Installation, *, minutes: float, seed: int, faults: Sequence[str], spares: int) -> Struck:
+    """Trains for `minutes`. Each of the faults, by default all, strikes at the start of a minute, or when the one before has ended."""
+    recovery = {**UNLIMITED, "spares": spares, "attemptsWithoutProgress": 100, "hang": {"stepSeconds": HANG_SECONDS}}
     job = place.apply(apart(_digits("disturbed", delay=STEP_SECONDS, recovery=recovery)))
     job.wait_until("two workers train", lambda status: trains(status, 2), timeout=TIMEOUT_SECONDS)
-    job.wait_until("the spare is ready", lambda status: status.get("readySpares") == 1, timeout=TIMEOUT_SECONDS)
+    job.wait_until("the spares are ready", lambda status: status.get("readySpares", 0) == spares, timeout=TIMEOUT_SECONDS)
     draw, begun, struck = random.Random(seed), time.time(), []
     every = strikes(muster, job, draw)
     names: list[str] = []
     while time.time() < begun + 60 * minutes - 30:
-        names = names or draw.sample(sorted(every), len(every))
+        names = names or draw.sample(sorted(faults or every), len(faults or every))
         name = names.pop()
         struck.append((time.time(), name))
         print(f"{struck[-1][0] - begun:6.0f} s, step {job.step}: {name}", file=sys.stderr, flush=True)
@@ -128,6 +136,7 @@ def figures(struck: Struck) -> dict[str, Any]:
         "stepSeconds": round(usual, 4),
         "goodput": round(usual * len(gaps) / (moments[-1] - moments[0]), 4),
         "goodputOfStatus": struck.job.status["goodput"]["ratio"],
+        "restartsCharged": struck.job.status["restarts"]["total"],
         "stepsLost": sum(record.get("stepsLost", 0) for record in struck.job.attempts),
         "secondsWithoutNewStep": dict(sorted(lost.items())),
     }
@@ -137,6 +146,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--faults", nargs="+", default=[], help="the faults that strike, such as node-announced; by default all")
+    parser.add_argument("--spares", type=int, default=1)
     options = parser.parse_args()
     places = local_cluster.Places.default()
     cluster = local_cluster.up(places)
@@ -144,7 +155,7 @@ def main() -> None:
         muster = installation.ensure(cluster)
         with ground(cluster, "bench-goodput") as place:
             load = round(os.getloadavg()[0], 1)
-            struck = disturbed(place, muster, minutes=options.minutes, seed=options.seed)
+            struck = disturbed(place, muster, minutes=options.minutes, seed=options.seed, faults=options.faults, spares=options.spares)
             result = {"cpus": os.cpu_count(), "load": load, "seed": options.seed, **figures(struck)}
             place.kubectl("delete", "trainingjob", "disturbed")
             print(json.dumps(result), file=sys.stderr, flush=True)

@@ -2,76 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import pytest
 
-from local_cluster import Cluster
 from local_cluster.installation import Installation
 from tests.cluster.faults import check_succeeded
 from tests.cluster.test_own_loop import own_loop
+from tests.support.clouds import AKS, AUTOSCALER, AWS, GKE, KARPENTER, Cloud, announcing
 from tests.support.cluster_jobs import ClusterJob, Ground, apart, of_matrix
 from tests.support.outages import NODE_FAULTS, lone_replica, node_of, outage, replica_away, with_spare_beside_operator
 
 Uninterrupted = Callable[[str], ClusterJob]
 MOST_WAITED = 45.0
 """Seconds. The sequences of clouds that give more are cut here, because a job has moved long before."""
-
-
-@dataclass(frozen=True)
-class Cloud:
-    """How a cloud or an autoscaler takes a node away.
-
-    `taint` and `condition` (type and reason) announce it; `cordons` and `drains` follow at once; `seconds` is the time until the node is
-    gone.
-    """
-
-    taint: str = ""
-    condition: tuple[str, str] | None = None
-    cordons: bool = False
-    drains: bool = False
-    seconds: float = 30.0
-
-    def announce(self, cluster: Cluster, node: str) -> None:
-        if self.taint:
-            cluster.kubectl("taint", "node", node, f"{self.taint}=:NoSchedule")
-        if self.condition:
-            self._set_condition(cluster, node, "True")
-        if self.cordons:
-            cluster.kubectl("cordon", node)
-
-    def withdraw(self, cluster: Cluster, node: str) -> None:
-        if self.taint:
-            cluster.try_kubectl("taint", "node", node, f"{self.taint}-")
-        if self.condition:
-            self._set_condition(cluster, node, "False")
-        cluster.try_kubectl("uncordon", node)
-
-    def _set_condition(self, cluster: Cluster, node: str, status: str) -> None:
-        assert self.condition
-        kind, reason = self.condition
-        condition = {"type": kind, "status": status, "reason": reason, "message": "a test of Muster"}
-        cluster.kubectl("patch", "node", node, "--subresource=status", "--patch", json.dumps({"status": {"conditions": [condition]}}))
-
-
-KARPENTER = Cloud(taint="karpenter.sh/disrupted", drains=True, seconds=120)
-AWS = Cloud(taint="aws-node-termination-handler/spot-itn", cordons=True, drains=True, seconds=120)
-GKE = Cloud(taint="cloud.google.com/impending-node-termination", seconds=30)
-AKS = Cloud(condition=("VMEventScheduled", "PreemptScheduled"), seconds=30)
-AUTOSCALER = Cloud(taint="ToBeDeletedByClusterAutoscaler", drains=True, seconds=60)
-
-
-@contextmanager
-def announcing(cloud: Cloud, cluster: Cluster, node: str) -> Iterator[None]:
-    """The announcement is withdrawn at the end."""
-    try:
-        yield
-    finally:
-        cloud.withdraw(cluster, node)
 
 
 @contextmanager
