@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.kueue.conftest import QUOTA, READY_SECONDS
 from tests.support.api_server.api import ApiError, Object
+from tests.support.api_server.fake_nodes import add_node, remove_node
 from tests.support.api_server.gangs import end
 from tests.support.api_server.jobs import Jobs, condition, job
 from tests.support.api_server.kubelet import Kubelet
-from tests.support.api_server.kueue import API, kueue_object
+from tests.support.api_server.kueue import API, VERSION, kueue_object, quota
 from tests.support.api_server.operators import OperatorProcess
 from tests.support.waiting import wait_until
 
@@ -179,3 +181,52 @@ def test_a_job_whose_priority_class_does_not_exist_says_so(jobs: Jobs) -> None:
     jobs.submit(queued_job("digits", 1, scheduling={"priorityClassName": "absent"}))
     wait_until(lambda: condition(jobs.status("digits"), "Ready").get("reason") == "ReplicasRefused", "the refusal is in the status")
     assert "PriorityClass absent" in jobs.status("digits")["message"]
+
+
+RACK = "example.com/rack"
+
+
+@pytest.fixture
+def racks(jobs: Jobs) -> Iterator[str]:
+    """A queue whose nodes are in racks: one in rack a, and two in rack b. Each has room for one worker."""
+    api = jobs.api
+    api.create(
+        f"{API}/topologies", kueue_object("Topology", "racks", {"levels": [{"nodeLabel": RACK}, {"nodeLabel": "kubernetes.io/hostname"}]})
+    )
+    flavor = {"nodeLabels": {"pool": "racks"}, "topologyName": "racks"}
+    api.create(f"{API}/resourceflavors", kueue_object("ResourceFlavor", "racks", flavor))
+    queue = kueue_object("ClusterQueue", "racks", {"namespaceSelector": {}, "resourceGroups": quota("racks", 10)})
+    api.create(f"{API}/clusterqueues", queue)
+    local = f"{API}/namespaces/{jobs.namespace}/localqueues"
+    api.create(local, kueue_object("LocalQueue", "racks", {"clusterQueue": "racks"}))
+    nodes = {"a-0": "a", "b-0": "b", "b-1": "b"}
+    for name, rack in nodes.items():
+        add_node(api, name, cpu=1, labels={"pool": "racks", RACK: rack})
+    yield "racks"
+    for name in ("large", "small"):
+        jobs.delete(name)
+    wait_until(lambda: not api.items(f"{API}/namespaces/{jobs.namespace}/workloads"), "no Workload is left")
+    for name in nodes:
+        remove_node(api, name)
+    for path in (f"{local}/racks", f"{API}/clusterqueues/racks", f"{API}/resourceflavors/racks", f"{API}/topologies/racks"):
+        api.delete(path)
+
+
+@pytest.mark.skipif(VERSION == "v1beta1", reason="this Kueue knows no topology unless a gate is set")
+def test_kueue_places_a_role_in_one_rack_and_holds_a_job_that_no_rack_has_room_for(jobs: Jobs, racks: str) -> None:
+    def job_in_one_rack(name: str, workers: int) -> Object:
+        job = queued_job(name, workers, queue=racks)
+        annotations = {"kueue.x-k8s.io/podset-required-topology": RACK}
+        job["spec"]["roles"]["worker"]["template"] = {"metadata": {"annotations": annotations}}
+        return job
+
+    jobs.submit(job_in_one_rack("large", 3))
+    waits(jobs, "large", words="topology")
+    jobs.submit(job_in_one_rack("small", 2))
+    jobs.reaches("small", "Running")
+    places = {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in jobs.pods("small")}
+    assert sorted(places.values()) == ["b-0", "b-1"]
+    Kubelet(jobs.api).end(jobs.pods("small")[0], 1)
+    jobs.reaches("small", "Running", attempt=1, seconds=120)
+    assert {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in jobs.pods("small")} == places
+    waits(jobs, "large", words="topology")

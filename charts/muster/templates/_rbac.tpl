@@ -26,8 +26,8 @@
 {{- end }}
 {{- if .Values.queueing.kueue.enabled }}
 - apiGroups: [kueue.x-k8s.io]
-  resources: [workloads] # delete: the quota of a job that has ended or is suspended
-  verbs: [get, list, watch, create, delete]
+  resources: [workloads] # delete: the quota of a job that has ended or is suspended; update: the owner of those that MultiKueue creates
+  verbs: [get, list, watch, create, update, delete]
 - apiGroups: [kueue.x-k8s.io]
   resources: [workloads/status] # an evicted Workload gives its quota back once the pods have ended
   verbs: [update]

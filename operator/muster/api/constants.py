@@ -21,6 +21,9 @@ IMAGE = r"[!-~]+"
 ORPHAN_FINALIZER = "orphan"
 """The garbage collector's own, on an object that is deleted without its dependents (metav1.FinalizerOrphanDependents)."""
 
+PREBUILT_WORKLOAD_LABEL = "kueue.x-k8s.io/prebuilt-workload-name"
+"""Kueue's own, on a job that MultiKueue has copied from another cluster: the Workload that it has created for the job."""
+
 JOB_NAME_LABEL = f"{GROUP}/job-name"
 """The label on every child. The operator's watches select objects by it."""
 JOB_UID_LABEL = f"{GROUP}/job-uid"

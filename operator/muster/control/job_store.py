@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from muster.admission.bounds import bounded
-from muster.api.constants import ORPHAN_FINALIZER
+from muster.api.constants import ORPHAN_FINALIZER, PREBUILT_WORKLOAD_LABEL
 from muster.api.status import FINAL_PHASES
 from muster.api.times import parse_time
 from muster.api.unchecked import items, mapping, mappings
@@ -24,13 +24,15 @@ _METADATA_READ = ("name", "namespace", "uid", "resourceVersion", "generation", "
 
 
 def slim(job: Object) -> Object:
-    """The job without its unused parts, such as labels and managed fields, and without parts of the spec that are out of bounds.
+    """The job without its unused parts, such as most labels and managed fields, and without parts of the spec that are out of bounds.
 
     An object of 1 MB can take 50 MB in memory.
     """
     metadata = {name: job["metadata"][name] for name in _METADATA_READ if name in job["metadata"]}
     if ORPHAN_FINALIZER in (job["metadata"].get("finalizers") or ()):
         metadata["finalizers"] = [ORPHAN_FINALIZER]
+    if PREBUILT_WORKLOAD_LABEL in (labels := job["metadata"].get("labels") or {}):
+        metadata["labels"] = {PREBUILT_WORKLOAD_LABEL: labels[PREBUILT_WORKLOAD_LABEL]}
     return {**job, "metadata": metadata, "spec": bounded(job.get("spec"))}
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
+from muster.api import grace
+from muster.api.constants import CONTROLLER
 from muster.api.job import TrainingJob
 from muster.api.problems import Problem
 from muster.api.status import LIMIT_REASONS, ConditionType, Phase, Reason, TrainingJobStatus
-from muster.api.times import format_time
+from muster.api.times import format_time, parse_time
 from muster.control.admission import Admitted
 from muster.control.cluster import Cluster
 from muster.control.positions import Positions
@@ -23,10 +25,14 @@ from muster.render.kueue import (
     Placement,
     admitted_count,
     conditions_of,
+    finished,
     flavor,
     flavors_of,
     identity,
+    is_copied,
+    is_prebuilt,
     is_true,
+    owned,
     placement_of,
     pod_set_of,
     priority_class,
@@ -39,6 +45,9 @@ from muster.render.kueue import (
 from muster.render.kueue_versions import VERSIONS, api_version, priority_class_name
 from muster.render.template_hash import is_outdated
 from muster.strategies.registry import strategy_of
+
+_COPY_SECONDS = 15
+"""Seconds until the status of a copy in another cluster is here."""
 
 
 class Kueue:
@@ -119,6 +128,9 @@ class Queues:
             self._existing[uid] = await self._cluster.read(identity(job, self._kueue.version))
         existing = self._existing.get(uid)
         if existing is not None and owner_of(existing) != uid:
+            if is_prebuilt(job) and not owner_of(existing):
+                message = "its Workload comes from another cluster and is for other pods: give Muster the same values in both clusters"
+                return QuotaView(admitted=False, message=f"queue {job.spec.scheduling.queue}: {message}")
             del self._existing[uid]
             if owner_of(existing) or "deletionTimestamp" in existing["metadata"]:
                 raise ConflictError(f"Workload {job.metadata.name} of an earlier job of this name is not gone yet")
@@ -129,8 +141,15 @@ class Queues:
         worker = pod_set_of(strategy_of(job.spec.strategy).worker_role) if job.spec.elastic else None
         return view_of(existing, job.spec.scheduling.queue, worker)
 
-    async def settle(self, admitted: Admitted, status: TrainingJobStatus, observed: Observed) -> None:
-        """Creates the Workload of a job that needs to run, and gives its quota back once no pod of the job uses it. Raises ClusterError."""
+    async def settle(self, admitted: Admitted, status: TrainingJobStatus, observed: Observed) -> float | None:
+        """Creates the Workload of a job that needs to run, and gives its quota back once no pod of the job uses it. Returns the seconds
+        after which it must be called again, if any. Raises ClusterError."""
+        if is_copied(admitted.job):
+            return await self._settle_copied(admitted)
+        await self._settle_own(admitted, status, observed)
+        return None
+
+    async def _settle_own(self, admitted: Admitted, status: TrainingJobStatus, observed: Observed) -> None:
         job, uid = admitted.job, admitted.job.metadata.uid
         if not self._uses_queue(job):
             return
@@ -140,7 +159,7 @@ class Queues:
             if self._positions is not None:
                 self._positions.forget(job.key)
             if existing is not None and ended:
-                await self._delete(existing)
+                await self._end(job, existing, status)
             if existing is None or ended:
                 self._settled.add(uid)
             return
@@ -152,27 +171,66 @@ class Queues:
             return
         is_empty = observed.live and not observed.replicas
         if job.spec.suspend or _is_held_by_a_limit(status):
-            if existing is not None and status.phase is Phase.SUSPENDED and is_empty:
+            if existing is not None and status.phase is Phase.SUSPENDED and is_empty and not is_prebuilt(job):
                 await self._delete(existing)
         elif admitted.problems:
             return
         elif existing is None:
-            await self._create(admitted)
+            if not is_prebuilt(job):
+                await self._create(admitted)
         elif is_empty or not job.status.attempts:
-            desired = workload(job, admitted.images, admitted.defaults, self._kueue.version)
-            if is_outdated(existing, desired):
-                await self._delete(existing)  # the next pass creates it: pod sets with a reservation cannot change
-            elif not observed.quota.admitted and is_true(existing, "QuotaReserved") and is_true(existing, "Evicted"):
+            if self._is_outdated(admitted, existing):
+                if not is_prebuilt(job):
+                    await self._delete(existing)  # the next pass creates it: pod sets with a reservation cannot change
+            elif owner_of(existing) != uid:
+                await self._cluster.replace(owned(existing, job))
+            elif not observed.quota.admitted and _is_evicted(existing):
                 await self._cluster.replace_status(released(existing, format_time(self._now())))
 
-    async def _update(self, job: TrainingJob, existing: Object, status: TrainingJobStatus, observed: Observed) -> None:
+    async def _settle_copied(self, admitted: Admitted) -> float | None:
+        """Keeps the Workload of a job that MultiKueue copies to another cluster. The status is that of the copy. It stays as it is when
+        the copy is lost."""
+        job, status = admitted.job, admitted.job.status
+        existing = self._existing.get(job.metadata.uid)
+        if not self._uses_queue(job):
+            return None
+        if status.phase.final and existing is None:
+            self._settled.add(job.metadata.uid)
+        elif existing is None:
+            if not job.spec.suspend and not admitted.problems:
+                await self._create(admitted)
+        elif job.spec.suspend or (status.phase.final and (is_true(existing, "Finished") or _is_evicted(existing))):
+            await self._delete(existing)
+        elif _is_evicted(existing):
+            evicted = parse_time(conditions_of(existing)["Evicted"]["lastTransitionTime"])
+            end = evicted + timedelta(seconds=grace.pod_seconds(job.spec, status) + _COPY_SECONDS)
+            if is_open(status) and self._now() < end:
+                return (end - self._now()).total_seconds()
+            await self._cluster.replace_status(released(existing, format_time(self._now())))
+        elif is_true(existing, "Admitted"):
+            await self._update(job, existing, status)
+        elif not is_true(existing, "QuotaReserved") and not admitted.problems and self._is_outdated(admitted, existing):
+            await self._delete(existing)
+        return None
+
+    def _is_outdated(self, admitted: Admitted, existing: Object) -> bool:
+        return is_outdated(existing, workload(admitted.job, admitted.images, admitted.defaults, self._kueue.version))
+
+    async def _end(self, job: TrainingJob, existing: Object, status: TrainingJobStatus) -> None:
+        """Gives back the quota of a job that has ended. MultiKueue would dispatch the job again if its Workload were gone."""
+        if not is_prebuilt(job):
+            await self._delete(existing)
+        elif not is_true(existing, "Finished"):
+            await self._cluster.replace_status(finished(existing, status, format_time(self._now())))
+
+    async def _update(self, job: TrainingJob, existing: Object, status: TrainingJobStatus, observed: Observed | None = None) -> None:
         """Reports to Kueue whether all pods of the world run, and gives back the quota of workers that the spec no longer asks for.
 
-        Workers that are lost keep their quota, because they come back when there are nodes.
+        Workers that are lost keep their quota, because they come back when there are nodes. So do all workers without `observed`.
         """
         is_ready = status.world is not None and status.world.ready_time is not None
         updated = with_pods_ready(existing, is_ready, format_time(self._now()))
-        if job.spec.elastic is not None:
+        if job.spec.elastic is not None and observed is not None:
             strategy = strategy_of(job.spec.strategy)
             role = strategy.worker_role
             pods = sum(view.role == role and not (view.phase.ended and not view.only_side_cars_run) for view in observed.replicas)
@@ -192,8 +250,8 @@ class Queues:
         return {pod_set: placement_of(existing, pod_set, [objects[name] for name in names]) for pod_set, names in flavors.items()}
 
     def _uses_queue(self, job: TrainingJob) -> bool:
-        ours = job.spec.managed_by == self._controller and job.metadata.deletion_timestamp is None
-        return self._kueue.served and ours and bool(job.spec.scheduling.queue)
+        ours = job.spec.managed_by == self._controller or (is_copied(job) and self._controller == CONTROLLER)
+        return self._kueue.served and ours and job.metadata.deletion_timestamp is None and bool(job.spec.scheduling.queue)
 
     async def _create(self, admitted: Admitted) -> None:
         """Creates the Workload. Its priority is always set, because Kueue's visibility API fails for a whole queue if a Workload has
@@ -212,6 +270,11 @@ class Queues:
     async def _delete(self, existing: Object) -> None:
         with suppress(NotFoundError, ConflictError):
             await self._cluster.delete(existing)
+
+
+def _is_evicted(existing: Object) -> bool:
+    """Whether the job must give its quota back."""
+    return is_true(existing, "QuotaReserved") and is_true(existing, "Evicted")
 
 
 def _starts(job: TrainingJob) -> bool:

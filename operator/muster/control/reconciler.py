@@ -105,8 +105,8 @@ class Reconciler:
             return None
         self._warn_of_unknown_attempts(job, observed)
         created = await self._carry_out(replace(admitted, job=job.with_status(status)), decision)
-        await self._settle(admitted, status, observed)
-        return self._later(decision, created=created, written=written)
+        again = await self._settle(admitted, status, observed)
+        return self._later(decision, created=created, written=written, again=again)
 
     def _decide(self, admitted: Admitted, observed: Observed) -> Decision:
         """The gang scheduler is chosen first, because it decides which pods are created."""
@@ -275,18 +275,21 @@ class Reconciler:
         self._refused.pop(uid, None)
         return created
 
-    async def _settle(self, admitted: Admitted, status: TrainingJobStatus, observed: Observed) -> None:
+    async def _settle(self, admitted: Admitted, status: TrainingJobStatus, observed: Observed) -> float | None:
         try:
-            await self._queues.settle(admitted, status, observed)
+            again = await self._queues.settle(admitted, status, observed)
             await self._executor.pod_groups.follow(admitted.job.with_status(status))
+            return again
         except RefusedError as error:
             self._refused[admitted.job.metadata.uid] = str(error)
             raise
 
-    def _later(self, decision: Decision, *, created: Created, written: bool) -> float | None:
+    def _later(self, decision: Decision, *, created: Created, written: bool, again: float | None) -> float | None:
         if created.remaining:
             return 0.0
-        wakes = [] if decision.wake is None else [max(0.0, (decision.wake - self._dependencies.now()).total_seconds())]
+        wakes = [] if again is None else [again]
+        if decision.wake is not None:
+            wakes.append(max(0.0, (decision.wake - self._dependencies.now()).total_seconds()))
         if created.replicas or written:
             wakes.append(STARTING_SECONDS)  # another client may change the status, so one pass may not be enough
         if _needs_live_look(decision):

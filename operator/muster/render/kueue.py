@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from muster.api.constants import TEMPLATE_HASH_LABEL
+from muster.api.constants import INDEX_LABEL, PREBUILT_WORKLOAD_LABEL, TEMPLATE_HASH_LABEL
 from muster.api.job import TrainingJob
 from muster.api.spec import RoleName
 from muster.api.status import TrainingJobStatus
@@ -14,12 +14,14 @@ from muster.render.addresses import ClusterAddresses
 from muster.render.defaults import JobDefaults
 from muster.render.gang import priority_class_of
 from muster.render.images import Images
-from muster.render.kueue_versions import api_version, with_priority_class, without_version
+from muster.render.kueue_versions import GROUP, api_version, with_priority_class, without_version
 from muster.render.manifests import render_replica
 from muster.render.pods import labels_of, owner_of
 from muster.render.template_hash import digest_of
 from muster.strategies.registry import strategy_of
 
+_MULTIKUEUE = f"{GROUP}/multikueue"
+"""The manager of jobs that MultiKueue copies to another cluster."""
 PODS_READY = "PodsReady"
 _WAITS_FOR_START, _STARTED = "WaitForStart", "Started"
 _WAITS_FOR_RECOVERY, _RECOVERED = "WaitForRecovery", "Recovered"
@@ -28,6 +30,15 @@ _REQUEUED_AT_ONCE = ("Preempted", "NodeFailures")
 """Reasons of an eviction after which Kueue's own controllers queue a Workload again. After all others, Kueue decides when it may."""
 _READ_BY_KUEUE = ("nodeSelector", "tolerations", "runtimeClassName", "overhead", "resources", "resourceClaims")
 """The fields of a pod, besides its containers, that decide which flavors fit the pod and which resources and devices it needs."""
+_TOPOLOGY = {
+    "required": "required-topology",
+    "preferred": "preferred-topology",
+    "unconstrained": "unconstrained-topology",
+    "podSetSliceRequiredTopology": "slice-required-topology",
+    "podSetSliceSize": "slice-size",
+    "podSetGroupName": "group-name",
+}
+"""The fields of a pod set's topology request, each with the end of the annotation of its pods that says the same."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +47,8 @@ class Placement:
 
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: Sequence[Mapping[str, Any]] = ()
+    metadata: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Labels and annotations by which Kueue finds pods that it places itself. Empty if it leaves that to the scheduler."""
 
 
 def identity(job: TrainingJob, version: str) -> dict[str, Any]:
@@ -55,6 +68,22 @@ def flavor(name: str, version: str) -> dict[str, Any]:
 def priority_class(name: str) -> dict[str, Any]:
     """A PriorityClass, without its contents."""
     return {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}}
+
+
+def is_copied(job: TrainingJob) -> bool:
+    """Whether MultiKueue copies the job to another cluster, where it runs."""
+    return job.spec.managed_by == _MULTIKUEUE
+
+
+def is_prebuilt(job: TrainingJob) -> bool:
+    """Whether the job is such a copy. Its Workload is not created or deleted in this cluster."""
+    return job.metadata.labels.get(PREBUILT_WORKLOAD_LABEL) == job.metadata.name
+
+
+def owned(existing: dict[str, Any], job: TrainingJob) -> dict[str, Any]:
+    """The Workload with the job as its owner."""
+    owner = owner_of(job)
+    return {**existing, "metadata": {**existing["metadata"], "ownerReferences": [owner] if owner else []}}
 
 
 def workload(job: TrainingJob, images: Images, defaults: Sequence[JobDefaults], version: str) -> dict[str, Any]:
@@ -78,13 +107,27 @@ def workload(job: TrainingJob, images: Images, defaults: Sequence[JobDefaults], 
             images=images,
             defaults=defaults,
         )
-        pod_sets.append({"name": pod_set_of(role), **counts, "template": {"spec": _requirements(pod["spec"])}})
+        topology = _topology_request(pod["metadata"].get("annotations") or {})
+        pod_sets.append({"name": pod_set_of(role), **counts, **topology, "template": {"spec": _requirements(pod["spec"])}})
     spec: dict[str, Any] = {"queueName": job.spec.scheduling.queue, "podSets": pod_sets}
     spec = with_priority_class(spec, priority_class_of(job, defaults), version)
     labels = {**labels_of(job), TEMPLATE_HASH_LABEL: digest_of(without_version(spec))}
     owner, base = owner_of(job), identity(job, version)
     metadata = {**base["metadata"], "labels": labels, **({"ownerReferences": [owner]} if owner else {})}
     return {**base, "metadata": metadata, "spec": spec}
+
+
+def _topology_request(annotations: Mapping[str, str]) -> dict[str, Any]:
+    """The topology request of a pod set, from the annotations of its pods. Empty if they have none."""
+    written = {name: annotations.get(f"{GROUP}/podset-{end}") for name, end in _TOPOLOGY.items()}
+    request: dict[str, Any] = {name: value for name, value in written.items() if value}
+    if not request:
+        return {}
+    if "unconstrained" in request:
+        request["unconstrained"] = request["unconstrained"] == "true"
+    if request.get("podSetSliceSize", "").isdecimal():  # else the API server refuses the Workload, and says why
+        request["podSetSliceSize"] = int(request["podSetSliceSize"])
+    return {"topologyRequest": {**request, "podIndexLabel": INDEX_LABEL}}
 
 
 def pod_set_of(role: RoleName) -> str:
@@ -173,6 +216,20 @@ def released(existing: dict[str, Any], now: str) -> dict[str, Any]:
     return {**existing, "status": {**status, "conditions": [*others, *conditions]}}
 
 
+def finished(existing: dict[str, Any], status: TrainingJobStatus, now: str) -> dict[str, Any]:
+    """The Workload of a job that has ended."""
+    condition = {
+        "type": "Finished",
+        "status": "True",
+        "reason": str(status.phase),
+        "message": status.message or f"the job has {status.phase.lower()}",
+        "lastTransitionTime": now,
+        "observedGeneration": existing["metadata"]["generation"],
+    }
+    others = [each for each in (existing.get("status") or {}).get("conditions") or () if each["type"] != "Finished"]
+    return {**existing, "status": {**(existing.get("status") or {}), "conditions": [*others, condition]}}
+
+
 def flavors_of(existing: dict[str, Any]) -> dict[str, tuple[str, ...]]:
     """Pod set to the names of the flavors that Kueue has given it."""
     assignments = ((existing.get("status") or {}).get("admission") or {}).get("podSetAssignments") or ()
@@ -191,7 +248,19 @@ def placement_of(existing: dict[str, Any], pod_set: str, flavors: Sequence[dict[
             if update["name"] == pod_set:
                 selector |= update.get("nodeSelector") or {}
                 tolerations += update.get("tolerations") or []
-    return Placement(selector, tolerations)
+    return Placement(selector, tolerations, _mark_of(existing, pod_set))
+
+
+def _mark_of(existing: dict[str, Any], pod_set: str) -> dict[str, dict[str, str]]:
+    """`Placement.metadata` of the pods of a pod set."""
+    assignments = ((existing.get("status") or {}).get("admission") or {}).get("podSetAssignments") or ()
+    if not any(each["name"] == pod_set and each.get("topologyAssignment") for each in assignments):
+        return {}
+    annotations = {f"{GROUP}/workload": existing["metadata"]["name"]}
+    requests = next(each for each in existing["spec"]["podSets"] if each["name"] == pod_set).get("topologyRequest") or {}
+    if not {"required", "preferred", "unconstrained"} & requests.keys():
+        annotations[f"{GROUP}/podset-unconstrained-topology"] = "true"
+    return {"labels": {f"{GROUP}/podset": pod_set}, "annotations": annotations}
 
 
 def placed(pod: dict[str, Any], placement: Placement) -> dict[str, Any]:
@@ -201,7 +270,11 @@ def placed(pod: dict[str, Any], placement: Placement) -> dict[str, Any]:
         spec["nodeSelector"] = {**(spec.get("nodeSelector") or {}), **placement.node_selector}
     if placement.tolerations:
         spec["tolerations"] = [*(spec.get("tolerations") or ()), *placement.tolerations]
-    return {**pod, "spec": spec}
+    if not placement.metadata:
+        return {**pod, "spec": spec}
+    spec["schedulingGates"] = [*(spec.get("schedulingGates") or ()), {"name": f"{GROUP}/topology"}]
+    marked = {name: {**(pod["metadata"].get(name) or {}), **values} for name, values in placement.metadata.items()}
+    return {**pod, "metadata": {**pod["metadata"], **marked}, "spec": spec}
 
 
 def _requirements(spec: dict[str, Any]) -> dict[str, Any]:

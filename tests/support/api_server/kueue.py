@@ -88,10 +88,11 @@ def aggregation(folder: Path) -> list[str]:
 
 
 @contextmanager
-def kueue(folder: Path, kubeconfig: Path, *, shows_positions: bool = False, ready_seconds: int = 0) -> Iterator[None]:
+def kueue(folder: Path, kubeconfig: Path, *, shows_positions: bool = False, ready_seconds: int = 0, **settings: Any) -> Iterator[None]:
     """Runs Kueue, with its webhooks for its own objects. Its definitions exist already.
 
-    `shows_positions`: it serves its visibility API, too. `ready_seconds`: it evicts a job whose pods do not run after this time.
+    `shows_positions`: it serves its visibility API, too. `ready_seconds`: it evicts a job whose pods do not run after this time. `settings`
+    are more parts of its configuration.
     """
     api, (health, webhook) = Api.of(kubeconfig), free_ports(2)
     authority = _certificate(folder)
@@ -106,6 +107,7 @@ def kueue(folder: Path, kubeconfig: Path, *, shows_positions: bool = False, read
         "clientConnection": {"qps": 500, "burst": 1000},
         "integrations": {"frameworks": ["batch/job"]},
         "featureGates": {"VisibilityOnDemand": shows_positions},
+        **settings,
     }
     if ready_seconds:
         requeuing = {"timestamp": "Eviction", "backoffBaseSeconds": 1}

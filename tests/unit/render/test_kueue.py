@@ -185,6 +185,37 @@ def test_pods_go_where_their_quota_is() -> None:
     assert pod["spec"] == {"nodeSelector": {"own": "1", "pool": "spot", "rack": "7"}, "tolerations": [toleration]}
 
 
+TOPOLOGY = {
+    "podset-required-topology": ("required", "example.com/rack", "example.com/rack"),
+    "podset-preferred-topology": ("preferred", "example.com/rack", "example.com/rack"),
+    "podset-unconstrained-topology": ("unconstrained", "true", True),
+    "podset-slice-required-topology": ("podSetSliceRequiredTopology", "example.com/rack", "example.com/rack"),
+    "podset-slice-size": ("podSetSliceSize", "2", 2),
+    "podset-group-name": ("podSetGroupName", "all", "all"),
+}
+
+
+def test_annotations_of_a_roles_pods_become_the_topology_request_of_its_pod_set() -> None:
+    annotations = {f"kueue.x-k8s.io/{name}": value for name, (_, value, _) in TOPOLOGY.items()}
+    roles = {"worker": {"replicas": 2, "template": {"metadata": {"annotations": annotations}}}, "evaluator": {"replicas": 1}}
+    job = job_of({**ddp(), "strategy": "MultiWorkerMirrored", "roles": roles, "scheduling": {"queue": "team"}})
+    worker, evaluator = workload(job, IMAGES, (), "v1beta2")["spec"]["podSets"]
+    assert worker["topologyRequest"] == {**{name: value for name, _, value in TOPOLOGY.values()}, "podIndexLabel": "muster.dev/index"}
+    assert "topologyRequest" not in evaluator
+
+
+@pytest.mark.parametrize(("asked", "implied"), [({"required": "rack"}, False), ({}, True)])
+def test_pods_that_kueue_places_are_marked_and_held_back_until_it_does(asked: dict[str, Any], implied: bool) -> None:
+    assignment = {"name": "worker", "flavors": {"cpu": "racks"}, "topologyAssignment": {"levels": ["rack"]}}
+    existing = answered(admission={"podSetAssignments": [assignment]})
+    existing["metadata"]["name"], existing["spec"] = "digits", {"podSets": [{"name": "worker", "topologyRequest": asked}]}
+    pod = placed({"metadata": {"labels": {"own": "1"}}, "spec": {}}, placement_of(existing, "worker", []))
+    assert pod["spec"] == {"schedulingGates": [{"name": "kueue.x-k8s.io/topology"}]}
+    assert pod["metadata"]["labels"] == {"own": "1", "kueue.x-k8s.io/podset": "worker"}
+    expected = {"kueue.x-k8s.io/workload": "digits"} | ({"kueue.x-k8s.io/podset-unconstrained-topology": "true"} if implied else {})
+    assert pod["metadata"]["annotations"] == expected
+
+
 @pytest.mark.parametrize(
     ("kueue", "groups", "gang", "refused"),
     [
