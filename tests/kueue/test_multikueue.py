@@ -19,6 +19,7 @@ from tests.kueue.conftest import QUOTA
 from tests.kueue.test_kueue import queued_job, workload
 from tests.support.api_server.api import Object
 from tests.support.api_server.cluster import Cluster, running
+from tests.support.api_server.fake_nodes import add_node, scheduling
 from tests.support.api_server.jobs import Jobs
 from tests.support.api_server.kubelet import Kubelet
 from tests.support.api_server.kueue import API, VERSION, define, kueue, kueue_object, quota
@@ -88,8 +89,7 @@ def manager(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
         with kueue(folder, manager.kubeconfig, multiKueue=settings):
             admin = manager.admin
             admin.create("/api/v1/namespaces", {"metadata": {"name": "kueue-system"}})
-            secret = {"metadata": {"name": "east"}, "stringData": {"kubeconfig": json.dumps(kubeconfig_of_kueue(cluster))}}
-            admin.create("/api/v1/namespaces/kueue-system/secrets", secret)
+            admin.create("/api/v1/namespaces/kueue-system/secrets", secret_for(cluster, "east"))
             admin.create(f"{API}/multikueueclusters", documented("MultiKueueCluster", "east"))
             admin.create(f"{API}/multikueueconfigs", documented("MultiKueueConfig", "workers"))
             admin.create(f"{API}/admissionchecks", documented("AdmissionCheck", "workers"))
@@ -100,7 +100,7 @@ def manager(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
             yield manager
 
 
-def kubeconfig_of_kueue(worker: Cluster) -> Object:
+def secret_for(worker: Cluster, name: str) -> Object:
     """A kubeconfig for the manager's Kueue, with the rights that the documentation names and no others."""
     accounts = "/api/v1/namespaces/default/serviceaccounts"
     worker.admin.create(accounts, {"metadata": {"name": "multikueue"}})
@@ -116,14 +116,15 @@ def kubeconfig_of_kueue(worker: Cluster) -> Object:
     wanted = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 86400}}
     token = worker.admin.create(f"{accounts}/multikueue/token", wanted)["status"]["token"]
     authority = base64.b64encode(Path(worker.admin.authority).read_bytes()).decode()
-    return {
+    config = {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": "east", "cluster": {"server": worker.admin.server, "certificate-authority-data": authority}}],
+        "clusters": [{"name": name, "cluster": {"server": worker.admin.server, "certificate-authority-data": authority}}],
         "users": [{"name": "multikueue", "user": {"token": token}}],
-        "contexts": [{"name": "east", "context": {"cluster": "east", "user": "multikueue"}}],
-        "current-context": "east",
+        "contexts": [{"name": name, "context": {"cluster": name, "user": "multikueue"}}],
+        "current-context": name,
     }
+    return {"metadata": {"name": name}, "stringData": {"kubeconfig": json.dumps(config)}}
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +142,28 @@ def clusters(cluster: Cluster, jobs: Jobs, manager: Cluster, manager_operator: O
     yield clusters
     manager.empty(jobs.namespace)
     wait_until(lambda: not clusters.copies(), "no copy is left")
+
+
+@pytest.fixture
+def west(clusters: Clusters, manager: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
+    """The same namespace in another worker, to which the manager copies nothing yet."""
+    folder, namespace = tmp_path_factory.mktemp("west"), clusters.manager.namespace
+    with scheduling(folder, options=["--set", "queueing.kueue.enabled=true"]) as west:
+        admin = west.admin
+        define(admin)
+        with kueue(folder, west.kubeconfig), operating(west, folder / "operator"):
+            add_node(admin, "main-0", cpu=4)
+            admin.create(f"{API}/resourceflavors", kueue_object("ResourceFlavor", "main", {}))
+            spec = {"namespaceSelector": {}, "resourceGroups": quota("main", QUOTA)}
+            admin.create(f"{API}/clusterqueues", kueue_object("ClusterQueue", "all", spec))
+            admin.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
+            admin.create(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": "default"}})
+            queue = kueue_object("LocalQueue", "team", {"clusterQueue": "all"})
+            admin.create(f"{API}/namespaces/{namespace}/localqueues", queue)
+            manager.admin.create("/api/v1/namespaces/kueue-system/secrets", secret_for(west, "west"))
+            source = {"clusterSource": {"kubeConfig": {"locationType": "Secret", "location": "west"}}}
+            manager.admin.create(f"{API}/multikueueclusters", kueue_object("MultiKueueCluster", "west", source))
+            yield Jobs(admin, namespace)
 
 
 @pytest.fixture(scope="module")
@@ -200,20 +223,46 @@ def test_a_job_is_copied_and_resumes_bit_for_bit_when_it_is_evicted_and_copied_a
     assert again.wait() == 0, again.err.read_text()
     [resumed] = [each for each in again.events() if each["event"] == "resumed"]
     assert resumed["step"] == max(losses(run)) > 0
-    whole = train(clusters.pod("digits"), tmp_path / "whole", store, MUSTER_TRAINER=elsewhere(clusters.pod("digits")))
+    pod = clusters.pod("digits")
+    whole = train(pod, tmp_path / "whole", store, MUSTER_TRAINER=changed(pod, directory="-whole", stepDelaySeconds=0.0))
     assert whole.wait() == 0
     assert losses(run, again) == losses(whole)
 
-    Kubelet(worker.api).end(clusters.pod("digits"), 0)
+    Kubelet(worker.api).end(pod, 0)
     manager.reaches("digits", "Succeeded")
     wait_until(lambda: workload(manager, "digits") is None and not clusters.copies(), "nothing is left but the job of the manager")
     assert manager.status("digits")["phase"] == "Succeeded"
 
 
-def elsewhere(pod: Object) -> str:
-    """The trainer's document of this pod, with another folder for checkpoints and no delay of steps."""
+def test_a_job_of_a_lost_worker_goes_on_in_another_and_the_lost_copy_saves_no_more(
+    clusters: Clusters, west: Jobs, store: ObjectStore, tmp_path: Path
+) -> None:
+    manager, configuration = clusters.manager, f"{API}/multikueueconfigs/workers"
+    config = {"epochs": 30, "seed": 7, "deterministic": True, "stepDelaySeconds": 0.2}
+    storage = {"everySteps": 5, "storage": {"uri": f"s3://{BUCKET}/lost"}}
+    manager.submit(copied_job("digits", trainer={"task": "digits", "config": config}, checkpoint=storage))
+    lost = train(clusters.pod("digits"), tmp_path / "lost", store)
+    wait_until(lambda: len(losses(lost)) > 12, "it trains")
+    manager.api.patch(configuration, {"spec": {"clusters": ["east", "west"]}})
+    try:
+        with clusters.worker_cluster.down():
+            [pod] = west.pods_of("digits", 1)
+            again = train(pod, tmp_path / "again", store, MUSTER_TRAINER=changed(pod, stepDelaySeconds=0.05))
+            assert lost.wait() == 20  # a higher fence has taken over
+        [resumed] = wait_until(lambda: [each for each in again.events() if each["event"] == "resumed"], "it resumes")
+        assert 0 < resumed["step"] <= max(losses(lost))
+        wait_until(lambda: [each["metadata"]["name"] for each in clusters.copies()] == [], "the lost copy is deleted", 60)
+        assert again.wait() == 0, again.err.read_text()
+        Kubelet(west.api).end(pod, 0)
+        manager.reaches("digits", "Succeeded")
+    finally:
+        manager.api.patch(configuration, {"spec": {"clusters": ["east"]}})
+
+
+def changed(pod: Object, *, directory: str = "", **config: Any) -> str:
+    """The trainer's document of this pod with other settings, and with checkpoints in another folder if its name is made longer."""
     [text] = [each["value"] for each in pod["spec"]["containers"][0]["env"] if each["name"] == "MUSTER_TRAINER"]
     document = json.loads(text.replace("$$(", "$("))
-    document["checkpoint"]["directory"] += "-whole"
-    document["config"]["stepDelaySeconds"] = 0.0
+    document["checkpoint"]["directory"] += directory
+    document["config"] |= config
     return json.dumps(document)

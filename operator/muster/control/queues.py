@@ -25,6 +25,7 @@ from muster.render.kueue import (
     Placement,
     admitted_count,
     conditions_of,
+    dated,
     finished,
     flavor,
     flavors_of,
@@ -188,16 +189,16 @@ class Queues:
                 await self._cluster.replace_status(released(existing, format_time(self._now())))
 
     async def _settle_copied(self, admitted: Admitted) -> float | None:
-        """Keeps the Workload of a job that MultiKueue copies to another cluster. The status is that of the copy. It stays as it is when
-        the copy is lost."""
+        """Keeps a Workload for a job that MultiKueue copies to another cluster. The status is that of the copy. It stays as it is when the
+        copy is lost. After an eviction there is a new Workload, so that MultiKueue deletes a lost copy when its cluster is back."""
         job, status = admitted.job, admitted.job.status
         existing = self._existing.get(job.metadata.uid)
         if not self._uses_queue(job):
             return None
-        if status.phase.final and existing is None:
-            self._settled.add(job.metadata.uid)
-        elif existing is None:
-            if not job.spec.suspend and not admitted.problems:
+        if existing is None:
+            if status.phase.final:
+                self._settled.add(job.metadata.uid)
+            elif not job.spec.suspend and not admitted.problems:
                 await self._create(admitted)
         elif job.spec.suspend or (status.phase.final and (is_true(existing, "Finished") or _is_evicted(existing))):
             await self._delete(existing)
@@ -206,7 +207,7 @@ class Queues:
             end = evicted + timedelta(seconds=grace.pod_seconds(job.spec, status) + _COPY_SECONDS)
             if is_open(status) and self._now() < end:
                 return (end - self._now()).total_seconds()
-            await self._cluster.replace_status(released(existing, format_time(self._now())))
+            await self._delete(existing)
         elif is_true(existing, "Admitted"):
             await self._update(job, existing, status)
         elif not is_true(existing, "QuotaReserved") and not admitted.problems and self._is_outdated(admitted, existing):
@@ -257,6 +258,8 @@ class Queues:
         """Creates the Workload. Its priority is always set, because Kueue's visibility API fails for a whole queue if a Workload has
         none."""
         manifest, value = workload(admitted.job, admitted.images, admitted.defaults, self._kueue.version), 0
+        if is_copied(admitted.job):
+            manifest = dated(manifest, format_time(self._now()))
         if name := priority_class_name(manifest["spec"]):
             try:
                 value = int((await self._cluster.read(priority_class(name)))["value"])

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from muster.api.constants import INDEX_LABEL, PREBUILT_WORKLOAD_LABEL, TEMPLATE_HASH_LABEL
+from muster.api.constants import CREATED_ANNOTATION, INDEX_LABEL, PREBUILT_WORKLOAD_LABEL, TEMPLATE_HASH_LABEL
 from muster.api.job import TrainingJob
 from muster.api.spec import RoleName
 from muster.api.status import TrainingJobStatus
@@ -128,6 +128,13 @@ def _topology_request(annotations: Mapping[str, str]) -> dict[str, Any]:
     if request.get("podSetSliceSize", "").isdecimal():  # else the API server refuses the Workload, and says why
         request["podSetSliceSize"] = int(request["podSetSliceSize"])
     return {"topologyRequest": {**request, "podIndexLabel": INDEX_LABEL}}
+
+
+def dated(manifest: dict[str, Any], now: str) -> dict[str, Any]:
+    """The Workload with the time in its pod sets. MultiKueue deletes a copy whose Workload has other pod sets."""
+    metadata = {"annotations": {CREATED_ANNOTATION: now}}
+    pod_sets = [{**each, "template": {**each["template"], "metadata": metadata}} for each in manifest["spec"]["podSets"]]
+    return {**manifest, "spec": {**manifest["spec"], "podSets": pod_sets}}
 
 
 def pod_set_of(role: RoleName) -> str:

@@ -166,7 +166,7 @@ class Cluster:
         """Ends the API servers that `down` has started."""
         while self._restarted:
             server = self._restarted.pop()
-            server.terminate()
+            server.kill()  # it would end only after the watches of all programs
             server.wait(30)
 
     def _server(self) -> psutil.Process:

@@ -70,16 +70,20 @@ def test_only_the_installation_that_manages_jobs_by_default_makes_the_workload()
     assert Manager(policy=Policy(controller="muster.dev/second")).workload is None
 
 
-def test_the_manager_gives_quota_back_once_the_copy_has_no_world_or_has_had_its_time() -> None:
+def test_an_evicted_job_gets_another_workload_once_its_copy_has_no_world_or_has_had_its_time() -> None:
     world = Manager()
     world.change(status=RUNS)
     assert world.answer("QuotaReserved", "Admitted", "Evicted") == 5 + 15 + 15
-    assert "admission" in world.workload["status"]
+    assert world.workload
     world.answer("QuotaReserved", "Admitted", "Evicted", since=timedelta(seconds=35))
-    assert "admission" not in world.workload["status"]
+    assert world.workload is None
+    world.reconcile()
+    assert world.workload
+    assert "status" not in world.workload
+    assert [each["template"]["metadata"] for each in world.workload["spec"]["podSets"]] == [{"annotations": {"muster.dev/created": TIME}}]
     world.change(status=WAITS)
     world.answer("QuotaReserved", "Admitted", "Evicted")
-    assert "admission" not in world.workload["status"]
+    assert world.workload is None
 
 
 def test_the_manager_deletes_the_workload_of_a_job_that_is_suspended_or_has_ended() -> None:
