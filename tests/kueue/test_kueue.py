@@ -50,7 +50,7 @@ def test_a_job_waits_for_the_quota_of_another_and_starts_when_that_ends(jobs: Jo
     assert {pod["spec"]["nodeSelector"]["pool"] for pod in jobs.pods("first")} == {"main"}
     jobs.submit(queued_job("second", 2))
     second = waits(jobs, "second", words="insufficient unused quota")
-    assert second["message"].startswith("waits in queue team: ")
+    assert second["message"].startswith("waiting in queue team: ")
     since = condition(second, "QuotaReserved")["lastTransitionTime"]
     operator.kill()
     operator.start().ready()
@@ -112,7 +112,7 @@ def test_a_queue_that_is_stopped_and_drained_takes_the_quota_back_until_it_goes_
 
 
 def test_a_job_of_another_manager_gets_no_workload_and_a_failed_pod_keeps_the_quota(jobs: Jobs) -> None:
-    jobs.submit(queued_job("other", 1, managedBy="kueue.x-k8s.io/multikueue"))
+    jobs.submit(queued_job("other", 1, managedBy="example.com/other"))
     jobs.submit(queued_job("digits", 2))
     jobs.reaches("digits", "Running")
     before = workload(jobs, "digits")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -40,7 +41,7 @@ DOCUMENTED = Path(__file__).parents[2] / "docs" / "queues.md"
 def documented(kind: str, name: str) -> Object:
     """An object of the page of the documentation."""
     blocks = DOCUMENTED.read_text().split("```yaml\n")[1:]
-    objects = [each for block in blocks for each in yaml.safe_load_all(block.split("```")[0])]
+    objects: list[Object] = [each for block in blocks for each in yaml.safe_load_all(block.split("```")[0])]
     [found] = [each for each in objects if each.get("kind") == kind and each["metadata"]["name"] == name]
     return found
 
@@ -59,14 +60,6 @@ class Clusters:
 
     def copies(self) -> list[Object]:
         return self.worker.api.items(self.worker.path("").rstrip("/"))
-
-    def copied_again(self, name: str, *, after: Object) -> Object:
-        """The job in the worker, once it is another one than `after`."""
-
-        def look() -> Object | None:
-            return next((each for each in self.copies() if each["metadata"]["uid"] != after["metadata"]["uid"]), None)
-
-        return wait_until(look, f"{name} is copied again")
 
     def pod(self, name: str) -> Object:
         """The only pod of the job in the worker, once it runs and belongs to the newest copy."""
@@ -213,11 +206,12 @@ def test_a_job_is_copied_and_resumes_bit_for_bit_when_it_is_evicted_and_copied_a
     queue = f"{API}/namespaces/{worker.namespace}/localqueues/team"
     worker.api.patch(queue, {"spec": {"stopPolicy": "HoldAndDrain"}})
     wait_until(lambda: not worker.pods("digits"), "its pod is deleted")
-    run.popen.send_signal(signal.SIGTERM)
+    os.kill(run.pid, signal.SIGTERM)
     assert run.wait() == 21
+    wait_until(lambda: not clusters.copies(), "the manager takes the job back")
     worker.api.patch(queue, {"spec": {"stopPolicy": "None"}})
 
-    second = clusters.copied_again("digits", after=first)
+    second = clusters.copy("digits")
     assert second["metadata"]["creationTimestamp"] > first["metadata"]["creationTimestamp"]
     again = train(clusters.pod("digits"), tmp_path / "second", store)
     assert again.wait() == 0, again.err.read_text()
@@ -232,6 +226,18 @@ def test_a_job_is_copied_and_resumes_bit_for_bit_when_it_is_evicted_and_copied_a
     manager.reaches("digits", "Succeeded")
     wait_until(lambda: workload(manager, "digits") is None and not clusters.copies(), "nothing is left but the job of the manager")
     assert manager.status("digits")["phase"] == "Succeeded"
+
+
+def test_the_copy_of_a_suspended_or_deleted_job_is_deleted(clusters: Clusters) -> None:
+    manager = clusters.manager
+    manager.submit(copied_job("digits"))
+    manager.reaches("digits", "Running")
+    manager.patch("digits", {"spec": {"suspend": True}})
+    wait_until(lambda: not clusters.copies() and workload(manager, "digits") is None, "the copy is deleted")
+    manager.patch("digits", {"spec": {"suspend": False}})
+    clusters.pod("digits")
+    manager.delete("digits")
+    wait_until(lambda: not clusters.copies() and workload(manager, "digits") is None, "the next copy is deleted")
 
 
 def test_a_job_of_a_lost_worker_goes_on_in_another_and_the_lost_copy_saves_no_more(

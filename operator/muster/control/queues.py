@@ -48,7 +48,7 @@ from muster.render.template_hash import is_outdated
 from muster.strategies.registry import strategy_of
 
 _COPY_SECONDS = 15
-"""Seconds until the status of a copy in another cluster is here."""
+"""Seconds in which the manager of a copy in another cluster learns of a change there."""
 
 
 class Kueue:
@@ -147,13 +147,12 @@ class Queues:
         after which it must be called again, if any. Raises ClusterError."""
         if is_copied(admitted.job):
             return await self._settle_copied(admitted)
-        await self._settle_own(admitted, status, observed)
-        return None
+        return await self._settle_own(admitted, status, observed)
 
-    async def _settle_own(self, admitted: Admitted, status: TrainingJobStatus, observed: Observed) -> None:
+    async def _settle_own(self, admitted: Admitted, status: TrainingJobStatus, observed: Observed) -> float | None:
         job, uid = admitted.job, admitted.job.metadata.uid
         if not self._uses_queue(job):
-            return
+            return None
         existing = self._existing.get(uid)
         ended = all(view.phase.ended and not view.only_side_cars_run for view in observed.replicas)
         if status.phase.final:
@@ -163,19 +162,19 @@ class Queues:
                 await self._end(job, existing, status)
             if existing is None or ended:
                 self._settled.add(uid)
-            return
+            return None
         if observed.quota is None:
-            return
+            return None
         if is_open(status):
             if existing is not None and observed.quota.admitted:
                 await self._update(admitted.job, existing, status, observed)
-            return
+            return None
         is_empty = observed.live and not observed.replicas
         if job.spec.suspend or _is_held_by_a_limit(status):
             if existing is not None and status.phase is Phase.SUSPENDED and is_empty and not is_prebuilt(job):
                 await self._delete(existing)
         elif admitted.problems:
-            return
+            return None
         elif existing is None:
             if not is_prebuilt(job):
                 await self._create(admitted)
@@ -186,7 +185,11 @@ class Queues:
             elif owner_of(existing) != uid:
                 await self._cluster.replace(owned(existing, job))
             elif not observed.quota.admitted and _is_evicted(existing):
+                rest = self._seconds_left(existing, _COPY_SECONDS)
+                if is_prebuilt(job) and rest > 0:
+                    return rest  # or the job might start here again before the manager takes it back
                 await self._cluster.replace_status(released(existing, format_time(self._now())))
+        return None
 
     async def _settle_copied(self, admitted: Admitted) -> float | None:
         """Keeps a Workload for a job that MultiKueue copies to another cluster. The status is that of the copy. It stays as it is when the
@@ -203,16 +206,20 @@ class Queues:
         elif job.spec.suspend or (status.phase.final and (is_true(existing, "Finished") or _is_evicted(existing))):
             await self._delete(existing)
         elif _is_evicted(existing):
-            evicted = parse_time(conditions_of(existing)["Evicted"]["lastTransitionTime"])
-            end = evicted + timedelta(seconds=grace.pod_seconds(job.spec, status) + _COPY_SECONDS)
-            if is_open(status) and self._now() < end:
-                return (end - self._now()).total_seconds()
+            rest = self._seconds_left(existing, grace.pod_seconds(job.spec, status) + _COPY_SECONDS)
+            if is_open(status) and rest > 0:
+                return rest
             await self._delete(existing)
         elif is_true(existing, "Admitted"):
             await self._update(job, existing, status)
         elif not is_true(existing, "QuotaReserved") and not admitted.problems and self._is_outdated(admitted, existing):
             await self._delete(existing)
         return None
+
+    def _seconds_left(self, evicted: Object, seconds: float) -> float:
+        """How many of so many seconds are left since the eviction."""
+        since = parse_time(conditions_of(evicted)["Evicted"]["lastTransitionTime"])
+        return (since + timedelta(seconds=seconds) - self._now()).total_seconds()
 
     def _is_outdated(self, admitted: Admitted, existing: Object) -> bool:
         return is_outdated(existing, workload(admitted.job, admitted.images, admitted.defaults, self._kueue.version))

@@ -136,6 +136,16 @@ def test_a_copy_takes_over_its_workload_runs_and_says_when_it_has_ended(made: di
     assert ("status", "Workload") not in world.cluster.requests
 
 
+def test_an_evicted_copy_keeps_its_quota_until_its_manager_knows(made: dict[str, Any]) -> None:
+    world = copy_of(made)
+    world.answer("QuotaReserved", "Evicted")
+    assert world.reconcile() == 15
+    assert world.workload
+    assert "admission" in world.workload["status"]
+    world.answer("QuotaReserved", "Evicted", since=timedelta(seconds=15))
+    assert "admission" not in world.workload["status"]
+
+
 def test_a_copy_whose_workload_is_for_other_pods_waits_and_says_so(made: dict[str, Any]) -> None:
     made["metadata"]["labels"]["muster.dev/template-hash"] = "other"
     world = copy_of(made)
