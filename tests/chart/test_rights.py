@@ -74,7 +74,7 @@ def test_an_operator_that_reads_neither_has_no_right_to_nodes(render: Render) ->
 
 def test_kueue_adds_the_rights_to_workloads_where_jobs_are_and_to_what_admission_names(render: Render) -> None:
     workloads = {
-        ("kueue.x-k8s.io", "workloads"): {"get", "list", "watch", "create", "delete"},
+        ("kueue.x-k8s.io", "workloads"): {"get", "list", "watch", "create", "update", "delete"},
         ("kueue.x-k8s.io", "workloads/status"): {"update"},
         ("visibility.kueue.x-k8s.io", "localqueues/pendingworkloads"): {"get"},
     }

@@ -45,7 +45,7 @@ SPEC: dict[str, Any] = {
 }
 """What surrounds a part of a spec that a page shows."""
 FIELDS = {field.alias or name for name, field in TrainingJobSpec.model_fields.items()}
-OF_KUBERNETES = ("PersistentVolumeClaim", "ResourceQuota")
+OF_KUBERNETES = ("PersistentVolumeClaim", "ResourceQuota", "ClusterRole", "MultiKueueCluster", "MultiKueueConfig", "AdmissionCheck")
 KUBECTL = re.compile(
     "annotate|apply|cordon|create|delete|describe|drain|exec|explain|get|krew|label|logs|muster|patch|port-forward|replace|rollout|scale|top|uncordon|wait"
 )

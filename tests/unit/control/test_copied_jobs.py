@@ -70,7 +70,7 @@ def test_only_the_installation_that_manages_jobs_by_default_makes_the_workload()
     assert Manager(policy=Policy(controller="muster.dev/second")).workload is None
 
 
-def test_an_evicted_job_gets_another_workload_once_its_copy_has_no_world_or_has_had_its_time() -> None:
+def test_an_evicted_job_gets_another_workload_once_its_copy_has_ended() -> None:
     world = Manager()
     world.change(status=RUNS)
     assert world.answer("QuotaReserved", "Admitted", "Evicted") == 5 + 15 + 15
