@@ -84,6 +84,9 @@ gang-trials: $(READY) ## random contention for nodes, with and without gang sche
 kueue-test: $(READY) ## jobs in the queues of Kueue, on the scheduler of Kubernetes with simulated nodes
 	$(BIN)/pytest tests/kueue
 
+karpenter-test: $(READY) ## jobs on nodes that Karpenter adds and takes away, simulated by kwok; builds Karpenter once
+	$(BIN)/pytest tests/karpenter
+
 ui-test: $(READY) ## the web page in Debian's chromium, which must be installed: PICTURES=folder saves pictures of the pages
 	MUSTER_UI_PICTURES=$(PICTURES) $(BIN)/pytest tests/ui
 
@@ -171,4 +174,4 @@ include local_cluster/cluster.mk
 clean: ## remove .venv, caches and runs
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache runs build dist
 
-.PHONY: help setup demo recording test check lint unit property local thorough chaos chaos-walk checkpoints-across gang-test coscheduling-test gang-trials kueue-test ui-test fuzz mutants some-mutants control-plane control-plane-oldest bench bench-engines bench-gpu bench-scale bench-spot locks sbom audit release release-images release-test crd reference docs docs-serve format clean
+.PHONY: help setup demo recording test check lint unit property local thorough chaos chaos-walk checkpoints-across gang-test coscheduling-test gang-trials kueue-test karpenter-test ui-test fuzz mutants some-mutants control-plane control-plane-oldest bench bench-engines bench-gpu bench-scale bench-spot locks sbom audit release release-images release-test crd reference docs docs-serve format clean

@@ -71,6 +71,7 @@ SOURCES = (
     Source("kueue", {"kueue": "sigs.k8s.io/kueue/cmd/kueue"}, "about 6 min"),
     Source("kueue-oldest", {"kueue-oldest": "sigs.k8s.io/kueue/cmd/kueue"}, "about 5 min"),
     Source("scheduler-plugins", {"scheduler-plugins": "sigs.k8s.io/scheduler-plugins/cmd/scheduler"}, "about 12 min"),
+    Source("karpenter", {"karpenter": "sigs.k8s.io/karpenter/kwok"}, "about 4 min"),
     Source("pause", {"pause": "muster.test/pause"}, "a few seconds"),
 )
 CONTROL_PROGRAMS = ("kube-scheduler", "kube-controller-manager")

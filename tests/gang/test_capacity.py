@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-from tests.support.api_server.api import ApiError
 from tests.support.api_server.fake_nodes import add_node
 from tests.support.api_server.gangs import CPUS, gang_job, placed
 from tests.support.api_server.jobs import Jobs, condition
 from tests.support.api_server.operators import OperatorProcess
-from tests.support.api_server.reports import progress, report, tell, token
+from tests.support.api_server.supervised import STEP, supervised
 from tests.support.waiting import wait_until
 
 CLASS = "karpenter.sh/capacity-type"
 CAPACITY = {"roles": {"worker": ["spot", "on-demand"]}, "fallbackAfterSeconds": 10, "returnAfterSeconds": 5}
-STEP = 40
 
 
 def nodes_of(jobs: Jobs, name: str) -> set[str]:
@@ -26,41 +19,6 @@ def nodes_of(jobs: Jobs, name: str) -> set[str]:
 
 def reason(jobs: Jobs, name: str) -> str:
     return str(condition(jobs.status(name), "CapacityPreferred").get("reason"))
-
-
-@contextmanager
-def supervised(jobs: Jobs, operator: OperatorProcess, name: str) -> Iterator[None]:
-    """The running pods of the job report as supervisors do: those of the world train at the same step, and the others stand by."""
-    ended, tokens, sequences = threading.Event(), dict[str, str](), Counter[str]()
-
-    def tell_all() -> None:
-        status = jobs.status(name)
-        members = {each.get("uid") for each in status.get("world", {}).get("members", ())}
-        for pod in jobs.pods(name):
-            uid = pod["metadata"]["uid"]
-            if pod["status"].get("phase") != "Running" or pod["metadata"].get("deletionTimestamp"):
-                continue
-            if uid not in tokens:
-                tokens[uid] = token(jobs, pod)
-            sequences[uid] += 1
-            does = {"phase": "Training", "progress": progress(STEP)} if uid in members else {"phase": "Starting", "waiting": True}
-            own = {"attempt": status.get("attempt", 0), "inPlace": True, **does}
-            tell(operator, tokens[uid], report(pod, sequences[uid], **own))
-
-    def run() -> None:
-        while not ended.wait(0.3):
-            try:
-                tell_all()
-            except (ApiError, OSError):
-                continue  # the pod is gone meanwhile
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join(60)
 
 
 def test_workers_wait_for_spot_nodes_then_use_on_demand_nodes_and_go_back_without_a_restart(jobs: Jobs, operator: OperatorProcess) -> None:
@@ -85,4 +43,4 @@ def test_workers_wait_for_spot_nodes_then_use_on_demand_nodes_and_go_back_withou
         wait_until(lambda: nodes_of(jobs, "mix") == {"spot-0", "spot-1"}, "all pods are on spot nodes")
         wait_until(lambda: reason(jobs, "mix") == "OnPreferredClass", "the job says so")
     assert [each.get("reason") for each in status["attempts"]] == ["Rescheduled", "Moved", None]
-    assert (status["restarts"]["total"], status["attempts"][1]["lastStep"]) == (0, STEP)
+    assert (status["restarts"]["total"], status["attempts"][1]["lastStep"]) == (0, STEP + 2)

@@ -213,6 +213,12 @@ MUTANTS: tuple[Mutant, ...] = (
         "replacements",
         lambda original: lambda status, facts: [view.uid for view in facts.standing_by],
     ),
+    Mutant(
+        "replacement-on-the-node-that-expires",
+        "the scheduler places the replacement of a worker on the node of this worker, which Karpenter takes away",
+        (Patch("facts.notices", "pods_that_karpenter_moves", _always(())),),
+        tests=("tests/unit/lifecycle/test_moving.py",),
+    ),
     _mutant(
         "falls-back-at-once",
         "pods use the expensive class of nodes as soon as one of them waits",

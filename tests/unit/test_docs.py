@@ -101,10 +101,12 @@ def test_the_tested_versions_are_those_that_the_tests_use() -> None:
             ("kueue", "sigs.k8s.io/kueue"),
             ("kueue-oldest", "sigs.k8s.io/kueue"),
             ("scheduler-plugins", "sigs.k8s.io/scheduler-plugins"),
+            ("karpenter", "sigs.k8s.io/karpenter"),
         )
     }
     assert all(modules.values())
     assert tested["Kueue"] == ", ".join(modules[name][1] for name in ("kueue", "kueue-oldest"))
     assert tested["scheduler-plugins"] == modules["scheduler-plugins"][1]
+    assert tested["Karpenter"].partition(",")[0] == modules["karpenter"][1]
     assert tested["Kubernetes"] == KUBERNETES.removeprefix("v")
     assert OLDEST_KUBERNETES.removeprefix("v") in [row[3] for row in rows]

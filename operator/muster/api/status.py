@@ -30,6 +30,8 @@ from muster_contract.wire import LARGEST_INT
 MAX_ATTEMPT_RECORDS = 10
 MAX_NODE_NOTICES = 64
 LONGEST_SIGNAL = 400
+EXPIRY = "spec.expireAfter of its NodeClaim"
+KARPENTER_SIGNALS = frozenset({"taint karpenter.sh/disrupted", "taint karpenter.sh/disruption", EXPIRY})
 MAX_ORPHANED = 1000
 MAX_AWAITED = 4
 MAX_DEVICE_KINDS = 64
@@ -574,6 +576,11 @@ class NodeNotice(StatusPart):
     """When Muster first saw the signal."""
     goes_time: Moment | None = None
     """When the node goes, as far as the signal says so."""
+
+    @property
+    def is_of_karpenter(self) -> bool:
+        """Whether Karpenter announces it, which then also adds the nodes for new pods."""
+        return self.signal in KARPENTER_SIGNALS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -135,6 +135,7 @@ class Executor:
             images=admitted.images,
             coordinator=self._dependencies.coordinator,
             standby=action.standby,
+            apart_from=action.apart_from,
             defaults=admitted.defaults,
             plans=plans,
             priority_class=group["spec"].get("priorityClassName", "") if group else None,

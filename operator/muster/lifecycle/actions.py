@@ -10,6 +10,8 @@ from muster.api.spec import RoleName
 from muster.api.status import TrainingJobStatus
 from muster.lifecycle.observed import ReplicaView
 
+PodLabels = tuple[RoleName, int, int]
+"""Role, index and attempt of a pod, as in its labels."""
 SIDE_CAR_SECONDS = 10
 """The grace period of side-cars after the trainer container has ended."""
 
@@ -28,6 +30,8 @@ class CreateReplica:
     attempt: int
     standby: bool = False
     """Whether the replica waits outside the world until a later world takes it in."""
+    apart_from: tuple[PodLabels, ...] = ()
+    """Pods on whose nodes the replica may not run."""
 
 
 @dataclass(frozen=True)

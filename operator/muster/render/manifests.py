@@ -54,12 +54,14 @@ def render_replica(
     coordinator: Coordinator | None = None,
     defaults: Sequence[JobDefaults] = (),
     standby: bool = False,
+    apart_from: Sequence[tuple[RoleName, int, int]] = (),
     plans: Plans | None = None,
     priority_class: str | None = None,
 ) -> Manifest:
     """The pod of one replica, as a member of the job's PodGroup if it has one. Evaluators are not members.
 
     `priority_class` is that of the PodGroup. None if the PodGroup does not exist yet.
+    `apart_from` has role, index and attempt, as in their labels, of pods on whose nodes the pod may not run.
     `defaults` have pod templates and images that the job's own override. Pass `plans` when you render many replicas, because their cost
     grows with the number of replicas. Raises LookupError if the job has no such replica, and InvalidJobError if a template cannot be
     merged.
@@ -67,7 +69,7 @@ def render_replica(
     plans = plans or plans_of(job)
     replica = _replica_of(job, plans.pool if standby else plans.world, role, index)
     rendering = Rendering(job, plans, attempt, addresses, images_with(images, defaults), coordinator, defaults)
-    pod = pod_of(rendering, replace(replica, ports={}) if standby else replica, standby=standby)
+    pod = pod_of(rendering, replace(replica, ports={}) if standby else replica, standby=standby, apart_from=apart_from)
     scheduler = SCHEDULERS.get(job.status.gang_scheduler or "")
     if scheduler is None or not rendering.strategy.is_in_world(role):
         return pod

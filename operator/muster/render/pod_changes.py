@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 _RULES = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+HOSTNAME = "kubernetes.io/hostname"
 Pod = dict[str, Any]
 Spec = dict[str, Any]
 Term = dict[str, Any]
@@ -33,6 +34,12 @@ def requiring(spec: Spec, terms: Sequence[Term]) -> Spec:
 def preferring(spec: Spec, kind: Literal["nodeAffinity", "podAffinity", "podAntiAffinity"], *weighted: Term) -> Spec:
     """The spec of a pod with further preferences, each a term with a weight."""
     return _with(spec, kind, _PREFERRED, [*(_of(spec, kind).get(_PREFERRED) or ()), *weighted])
+
+
+def apart(spec: Spec, label_sets: Sequence[dict[str, str]]) -> Spec:
+    """The spec of a pod that does not run on a node of a pod with one of these sets of labels."""
+    terms = [{"topologyKey": HOSTNAME, "labelSelector": {"matchLabels": labels}} for labels in label_sets]
+    return _with(spec, "podAntiAffinity", _RULES, [*(_of(spec, "podAntiAffinity").get(_RULES) or ()), *terms])
 
 
 def _of(spec: Spec, kind: str) -> dict[str, Any]:

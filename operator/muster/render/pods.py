@@ -44,7 +44,7 @@ from muster.render.filling import fill
 from muster.render.images import Images
 from muster.render.inputs import fetcher_of, with_fetcher
 from muster.render.merge import MergeError, strategic_merge
-from muster.render.pod_changes import annotated, preferring, requiring
+from muster.render.pod_changes import HOSTNAME, annotated, apart, preferring, requiring
 from muster.render.template_hash import template_hash_of
 from muster.render.trainer import COPY_SUPERVISOR, SUPERVISOR_PATH, command_of, fetcher_image, image_of, memory_of
 from muster.strategies.base import Placement, ReplicaPlan, Strategy, host_name
@@ -96,8 +96,11 @@ def owner_of(job: TrainingJob) -> dict[str, Any] | None:
     return {**reference, "controller": True, "blockOwnerDeletion": True}
 
 
-def pod_of(of: Rendering, replica: ReplicaPlan, *, standby: bool = False) -> dict[str, Any]:
-    """The manifest of one replica's pod. Raises InvalidJobError if a template cannot be merged."""
+def pod_of(
+    of: Rendering, replica: ReplicaPlan, *, standby: bool = False, apart_from: Sequence[tuple[RoleName, int, int]] = ()
+) -> dict[str, Any]:
+    """The manifest of one replica's pod, which does not run on nodes of the pods `apart_from`. Raises InvalidJobError if a template cannot
+    be merged."""
     job, role = of.job, replica.role
     pod = _with_templates(_filled(of, replica, standby=standby), of, role)
     memory, topology = memory_of(job.spec, of.strategy), job.spec.scheduling.topology
@@ -106,10 +109,12 @@ def pod_of(of: Rendering, replica: ReplicaPlan, *, standby: bool = False) -> dic
     pod = with_classes(pod, allowed(job.spec, job.status, role, replica.index, standby=standby), of.defaults)
     node_cache = next((each.node_cache for each in of.defaults if each.node_cache), None)
     pod = with_fetcher(_with_like_resources(pod), job, role, node_cache=node_cache)
-    going = [each.node for each in job.status.node_notices if each.meaning is Meaning.GOES]
-    pod = _avoiding(pod, [*(node.name for node in job.status.avoided_nodes), *(() if standby else going)])
+    going = [each for each in job.status.node_notices if each.meaning is Meaning.GOES]
+    excluded = {each.node for each in going if standby and not each.is_of_karpenter}
+    pod = _avoiding(pod, [*(node.name for node in job.status.avoided_nodes), *(each.node for each in going if each.node not in excluded)])
     silent = {each.node for each in job.status.orphaned if each.node}
-    pod = _excluding(pod, sorted(silent | set(going if standby else ()))[:MOST_EXCLUDED])
+    pod = _excluding(pod, sorted(silent | excluded)[:MOST_EXCLUDED])
+    pod = _away(pod, job, apart_from[:MOST_EXCLUDED])
     if standby and job.spec.recovery.spares:
         pod = _apart(pod, job)
     return _packed(pod, job, topology.pack) if topology and of.strategy.is_in_world(role) else pod
@@ -250,6 +255,16 @@ def _excluding(pod: dict[str, Any], nodes: Sequence[str]) -> dict[str, Any]:
     return {**pod, "spec": requiring(pod["spec"], [{"matchFields": rule}])}
 
 
+def _away(pod: dict[str, Any], job: TrainingJob, apart_from: Sequence[tuple[RoleName, int, int]]) -> dict[str, Any]:
+    """The pod with a rule against the nodes of other pods of the job, which are about to go. Karpenter adds no node for a pod with a rule
+    against the name of a node."""
+    if not apart_from:
+        return pod
+    own = {JOB_UID_LABEL: uid_of(job)}
+    others = [{**own, ROLE_LABEL: role, INDEX_LABEL: str(index), ATTEMPT_LABEL: str(attempt)} for role, index, attempt in apart_from]
+    return {**pod, "spec": apart(pod["spec"], others)}
+
+
 def _packed(pod: dict[str, Any], job: TrainingJob, label: str) -> dict[str, Any]:
     """The pod with a preference for nodes that have the same value of this label as the nodes of the job's other pods. A rule could prevent
     the start of the job, because a scheduler chooses the first pod's node before it has a place for all pods."""
@@ -259,7 +274,7 @@ def _packed(pod: dict[str, Any], job: TrainingJob, label: str) -> dict[str, Any]
 
 def _apart(pod: dict[str, Any], job: TrainingJob) -> dict[str, Any]:
     """The pod with a preference for a node without another pod of the job, so that the loss of a node does not take a spare with it."""
-    others = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {JOB_UID_LABEL: uid_of(job)}}}
+    others = {"topologyKey": HOSTNAME, "labelSelector": {"matchLabels": {JOB_UID_LABEL: uid_of(job)}}}
     return {**pod, "spec": preferring(pod["spec"], "podAntiAffinity", {"weight": 100, "podAffinityTerm": others})}
 
 

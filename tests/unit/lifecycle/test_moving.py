@@ -9,7 +9,7 @@ import pytest
 
 from muster.api.status import ConditionType, Meaning, NodeNotice, Reason
 from muster.channel import replies
-from muster.lifecycle.actions import DeleteReplica
+from muster.lifecycle.actions import CreateReplica, DeleteReplica
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 from muster.render.addresses import addresses_of
 from muster_contract.reports import Report
@@ -63,6 +63,24 @@ def test_the_world_moves_once_a_replacement_is_ready_and_nothing_is_charged() ->
     restarts = story.status.restarts
     assert (restarts.preemption, restarts.infrastructure, restarts.application) == ((), (), ())
     assert deleted(decision) == ["worker-1/0"]
+
+
+@pytest.mark.parametrize(
+    ("signal", "apart"),
+    [
+        ("taint karpenter.sh/disrupted", (("worker", 0, 0),)),
+        ("spec.expireAfter of its NodeClaim", (("worker", 0, 0),)),
+        ("taint cloud.google.com/impending-node-termination", ()),
+    ],
+)
+def test_a_replacement_is_kept_apart_from_the_pod_that_karpenter_moves(signal: str, apart: tuple[Any, ...]) -> None:
+    """The labels of that pod have the attempt in which it was created, and it takes part in a later one."""
+    story = warned(notice("b"))
+    story.see(*WORLD, stand_by("worker-2", "c"), seconds=30)
+    story.notices = {"a": replace(notice("a"), signal=signal)}
+    moved = worker("worker-0", "a", attempt=1, step=41), replace(worker("worker-2", "c", attempt=1), standby=True)
+    [replacement] = [each for each in story.see(*moved, seconds=40).actions if isinstance(each, CreateReplica)]
+    assert (replacement.standby, replacement.apart_from) == (True, apart)
 
 
 def test_a_job_without_spares_keeps_the_replacement_and_gets_no_further_one() -> None:

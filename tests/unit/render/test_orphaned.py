@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,13 +11,14 @@ import pytest
 
 from muster.admission.rules import MAX_NAME_LENGTH
 from muster.api.job import TrainingJob
-from muster.api.status import Member, OrphanedPod, TrainingJobStatus, World
+from muster.api.status import Meaning, Member, NodeNotice, OrphanedPod, TrainingJobStatus, World
 from muster.render.addresses import addresses_of
 from muster.render.manifests import render_replica, render_world
 from tests.support.golden_jobs import IMAGES, JOBS, environment_of, job_of
 
 T0 = datetime(2026, 11, 21, 10, tzinfo=UTC)
 ATTEMPT = 3
+WISHES = "preferredDuringSchedulingIgnoredDuringExecution"
 RULES = "requiredDuringSchedulingIgnoredDuringExecution"
 EXCLUDED = "muster.dev/excluded-nodes"
 
@@ -36,8 +38,8 @@ def job(spec: dict[str, Any] | str, suffixes: dict[str, int], *lost: OrphanedPod
     return rendered.with_status(TrainingJobStatus(attempt=ATTEMPT, world=world, orphaned=lost))
 
 
-def pod(job: TrainingJob, role: str = "worker", index: int = 1, *, standby: bool = False) -> dict[str, Any]:
-    return render_replica(job, role, index=index, attempt=ATTEMPT, addresses=addresses_of(job, ATTEMPT), images=IMAGES, standby=standby)
+def pod(job: TrainingJob, role: str = "worker", index: int = 1, **standing_by: Any) -> dict[str, Any]:
+    return render_replica(job, role, index=index, attempt=ATTEMPT, addresses=addresses_of(job, ATTEMPT), images=IMAGES, **standing_by)
 
 
 def ddp(template: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -122,6 +124,25 @@ def test_a_pod_without_silent_nodes_is_as_its_template_says() -> None:
     made = pod(job(ddp({"metadata": {"annotations": {"a": "b"}}}), {}))
     assert made["metadata"]["annotations"] == {"a": "b"}
     assert "affinity" not in made["spec"]
+
+
+@pytest.mark.parametrize("own", [None, {"podAntiAffinity": {RULES: ["mine"]}}])
+def test_a_replacement_for_a_pod_on_a_node_of_karpenter_has_no_rule_against_the_name_of_a_node(own: dict[str, Any] | None) -> None:
+    """Karpenter adds no node for a pod with such a rule."""
+    leaving = job(ddp({"spec": {"affinity": own}}), {})
+    signals = {"node-1": "taint karpenter.sh/disrupted", "node-2": "cordoned", "node-3": "condition KernelDeadlock"}
+    meanings = {"cordoned": Meaning.TAKES_NO_PODS}
+    notices = [NodeNotice(node=node, signal=each, meaning=meanings.get(each, Meaning.GOES), since=T0) for node, each in signals.items()]
+    leaving = leaving.with_status(replace(leaving.status, node_notices=tuple(notices)))
+    both = pod(leaving, standby=True, apart_from=[("worker", 0, 2)])
+    labels = {"muster.dev/job-uid": leaving.metadata.uid, "muster.dev/role": "worker", "muster.dev/index": "0", "muster.dev/attempt": "2"}
+    rule = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": labels}}
+    assert both["spec"]["affinity"]["podAntiAffinity"][RULES] == [*(["mine"] if own else []), rule]
+    assert terms(both) == [{"matchFields": [other_than("node-3")]}]
+    [wish] = both["spec"]["affinity"]["nodeAffinity"][WISHES]
+    assert wish["preference"] == {"matchFields": [other_than("node-1")]}
+    only_karpenter = leaving.with_status(replace(leaving.status, node_notices=tuple(notices[:2])))
+    assert RULES not in pod(only_karpenter, standby=True)["spec"]["affinity"]["nodeAffinity"]
 
 
 def test_a_template_cannot_claim_that_a_pod_excludes_nodes() -> None:

@@ -41,6 +41,12 @@ def going(status: TrainingJobStatus, facts: Facts) -> frozenset[str]:
     return frozenset(each.node for each in status.node_notices if (due := due_time(each, facts)) is not None and facts.now >= due)
 
 
+def pods_that_karpenter_moves(status: TrainingJobStatus, facts: Facts) -> tuple[tuple[str, int, int], ...]:
+    """Role, index and attempt, as in their labels, of the pods on nodes that the job leaves because Karpenter takes them away."""
+    nodes = going(status, facts) & {each.node for each in status.node_notices if each.is_of_karpenter}
+    return tuple(sorted((view.role, view.index, view.attempt) for view in facts.observed.replicas if view.node in nodes))
+
+
 def announced(status: TrainingJobStatus, facts: Facts) -> frozenset[str]:
     """The nodes that announce that they go, at whatever time, or did so until this pass."""
     return frozenset(each.node for each in (*facts.job.status.node_notices, *status.node_notices) if each.meaning is Meaning.GOES)

@@ -72,7 +72,8 @@ def _standby(status: TrainingJobStatus, facts: Facts) -> Actions:
         return deletions
     if not facts.live:
         return (*deletions, LookLive())
-    creations = (CreateReplica(role, index, status.attempt, standby=True) for role, index in absent)
+    apart = notices.pods_that_karpenter_moves(status, facts)
+    creations = (CreateReplica(role, index, status.attempt, standby=True, apart_from=apart) for role, index in absent)
     return (*deletions, *creations)
 
 
