@@ -16,6 +16,8 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.usefixtures("shared_operator")
 NODES = "/api/v1/nodes"
 RETIRE = {"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}
+IMPENDING = {"key": "cloud.google.com/impending-node-termination", "effect": "NoSchedule"}
+RULES, WISHES = "requiredDuringSchedulingIgnoredDuringExecution", "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 @pytest.fixture
@@ -43,20 +45,31 @@ def running_on(node: str, jobs: Jobs, kubelet: Kubelet, **spec: object) -> None:
 
 def excluded(pod: Object) -> list[str]:
     """The nodes to which this pod may not go."""
-    terms = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    terms = pod["spec"]["affinity"]["nodeAffinity"][RULES]["nodeSelectorTerms"]
     return [name for term in terms for field in term["matchFields"] for name in field["values"]]
 
 
+def is_apart_from(pod: Object, other: Object, node: str) -> bool:
+    """Whether this pod may not go to the node of the other, and is not bound to its name, which Karpenter would not accept."""
+    affinity, labels = pod["spec"]["affinity"], other["metadata"]["labels"]
+    [rule], [wish] = affinity["podAntiAffinity"][RULES], affinity["nodeAffinity"][WISHES]
+    fields = wish["preference"]["matchFields"]
+    wanted = rule["labelSelector"]["matchLabels"]
+    same = {f"muster.dev/{name}" for name in ("job-uid", "role", "index", "attempt")} == set(wanted) and wanted.items() <= labels.items()
+    return same and RULES not in affinity["nodeAffinity"] and [each["values"] for each in fields] == [[node]]
+
+
+@pytest.mark.parametrize("retire", [RETIRE, IMPENDING])
 def test_a_taint_brings_a_replacement_that_avoids_the_node_and_goes_with_the_taint(
-    jobs: Jobs, kubelet: Kubelet, cluster: Cluster, node: str
+    retire: Object, jobs: Jobs, kubelet: Kubelet, cluster: Cluster, node: str
 ) -> None:
     running_on(node, jobs, kubelet)
-    taint(cluster, node, RETIRE)
-    replacement = jobs.pods_of("digits", 3)[-1]
-    assert excluded(replacement) == [node]
+    taint(cluster, node, retire)
+    _, leaves, replacement = jobs.pods_of("digits", 3)
+    assert is_apart_from(replacement, leaves, node) if retire is RETIRE else excluded(replacement) == [node]
     status = jobs.status("digits")
     [notice] = status["nodeNotices"]
-    assert (notice["node"], notice["signal"], notice["meaning"]) == (node, "taint karpenter.sh/disrupted", "Goes")
+    assert (notice["node"], notice["signal"], notice["meaning"]) == (node, f"taint {retire['key']}", "Goes")
     assert condition(status, "NodesStay")["reason"] == "NodeGoes"
     assert f"Node {node} of worker-1 goes" in status["message"]
     taint(cluster, node)
