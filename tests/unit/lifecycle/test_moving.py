@@ -274,6 +274,17 @@ def test_a_drain_is_charged_unless_its_node_had_announced_that_it_goes(notices: 
     assert (story.status.attempt, story.status.restarts.total) == (1, charged)
 
 
+@pytest.mark.parametrize(("uid", "announced"), [("worker-1/0", 1), ("worker-1/of-an-earlier-world", None)])
+def test_a_pod_that_is_gone_before_its_eviction_shows_was_on_the_node_that_goes(uid: str, announced: int | None) -> None:
+    story = warned(notice("b"))
+    story.see(*WORLD, seconds=20)
+    story.departed = (replace(WORLD[1], uid=uid, released=at(21)),)
+    story.see(WORLD[0], seconds=21)
+    record = story.status.attempts[0]
+    assert (record.reason, record.announced_nodes) == (Reason.REPLICA_LOST, announced)
+    assert story.status.restarts.total == (0 if announced else 1)
+
+
 def test_a_job_outlives_any_number_of_announced_drains() -> None:
     story = warned(notice("b"), recovery={"preemption": {"limit": 0}})
     story.see(WORLD[0], DRAINED, seconds=20)
