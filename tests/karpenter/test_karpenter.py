@@ -69,7 +69,7 @@ def test_karpenter_adds_a_node_for_each_worker(jobs: Jobs, operator: OperatorPro
     wait_until(lambda: all(is_gone(jobs, node) for node in nodes), "Karpenter removes the empty nodes")
 
 
-def test_a_job_whose_pods_hold_the_drain_moves_when_a_node_claim_is_deleted(jobs: Jobs, operator: OperatorProcess, pool: str) -> None:
+def test_a_job_that_holds_the_drain_moves_when_a_node_claim_is_deleted(jobs: Jobs, operator: OperatorProcess, pool: str) -> None:
     submit(jobs, pool, **DRAIN_WAITS)
     with supervised(jobs, operator, "digits"):
         jobs.reaches("digits", "Running")
@@ -115,9 +115,7 @@ def test_a_job_moves_node_by_node_when_all_have_drifted(jobs: Jobs, operator: Op
     assert {jobs.api.get(f"{NODES}/{node}")["metadata"]["labels"].get("generation") for node in after} == {"next"}
 
 
-def test_nothing_is_charged_when_karpenter_drains_drifted_nodes_before_the_job_has_moved(
-    jobs: Jobs, operator: OperatorProcess, pool: str
-) -> None:
+def test_nothing_is_charged_when_drifted_nodes_are_drained_at_once(jobs: Jobs, operator: OperatorProcess, pool: str) -> None:
     """Karpenter drains a node as soon as its own new node is ready. The replacement may run by then, or not."""
     submit(jobs, pool)
     with supervised(jobs, operator, "digits"):

@@ -127,7 +127,7 @@ def test_a_pod_without_silent_nodes_is_as_its_template_says() -> None:
 
 
 @pytest.mark.parametrize("own", [None, {"podAntiAffinity": {RULES: ["mine"]}}])
-def test_a_replacement_for_a_pod_on_a_node_of_karpenter_has_no_rule_against_the_name_of_a_node(own: dict[str, Any] | None) -> None:
+def test_a_replacement_on_karpenter_has_no_rule_against_the_name_of_a_node(own: dict[str, Any] | None) -> None:
     """Karpenter adds no node for a pod with such a rule."""
     leaving = job(ddp({"spec": {"affinity": own}}), {})
     signals = {"node-1": "taint karpenter.sh/disrupted", "node-2": "cordoned", "node-3": "condition KernelDeadlock"}
