@@ -75,10 +75,11 @@ def test_a_job_that_holds_the_drain_moves_when_a_node_claim_is_deleted(jobs: Job
         jobs.reaches("digits", "Running")
         leaves, stays = nodes_of(jobs)
         jobs.api.delete(f"{NODE_CLAIMS}/{claim_of(jobs.api, leaves)['metadata']['name']}")
-        wait_until(lambda: jobs.status("digits").get("nodeNotices"), "the taint is in the status")
+        wait_until(lambda: jobs.status("digits").get("nodeNotices"), "the notice is in the status")
         [notice] = jobs.status("digits")["nodeNotices"]
         status = trains_again(jobs, attempt=1)
-        assert (notice["node"], notice["signal"]) == (leaves, "taint karpenter.sh/disrupted")
+        assert notice["node"] == leaves
+        assert notice["signal"] in ("taint karpenter.sh/disrupted", "the node is being deleted")  # Karpenter sets the taint a moment later
         assert [each.get("reason") for each in status["attempts"]] == ["Moved", None]
         after = nodes_of(jobs)
         wait_until(lambda: is_gone(jobs, leaves), "Karpenter removes the node")

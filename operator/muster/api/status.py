@@ -31,7 +31,8 @@ MAX_ATTEMPT_RECORDS = 10
 MAX_NODE_NOTICES = 64
 LONGEST_SIGNAL = 400
 EXPIRY = "spec.expireAfter of its NodeClaim"
-KARPENTER_SIGNALS = frozenset({"taint karpenter.sh/disrupted", "taint karpenter.sh/disruption", EXPIRY})
+DELETION = "the node is being deleted"
+KARPENTER_SIGNALS = frozenset({"taint karpenter.sh/disrupted", "taint karpenter.sh/disruption", EXPIRY, DELETION})
 MAX_ORPHANED = 1000
 MAX_AWAITED = 4
 MAX_DEVICE_KINDS = 64
@@ -579,7 +580,8 @@ class NodeNotice(StatusPart):
 
     @property
     def is_of_karpenter(self) -> bool:
-        """Whether Karpenter announces it, which then also adds the nodes for new pods."""
+        """Whether Karpenter announces it, which then also adds the nodes for new pods. It deletes a node before it taints it, unless it
+        replaces the node."""
         return self.signal in KARPENTER_SIGNALS
 
 

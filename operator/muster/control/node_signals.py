@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from muster.api.status import LONGEST_SIGNAL, Meaning, NodeNotice
+from muster.api.status import DELETION, LONGEST_SIGNAL, Meaning, NodeNotice
 from muster.kubernetes.objects import Object
 from muster.lifecycle.facts.times import milliseconds
 
@@ -122,7 +122,7 @@ Found = tuple[str, Meaning, datetime | None]
 
 def _of_the_node_itself(node: Object) -> Iterator[Found]:
     if node["metadata"].get("deletionTimestamp"):
-        yield "the node is being deleted", Meaning.GOES, None
+        yield DELETION, Meaning.GOES, None
     if (node.get("spec") or {}).get("unschedulable") is True:
         yield "cordoned", Meaning.TAKES_NO_PODS, None
 

@@ -70,6 +70,7 @@ def test_the_world_moves_once_a_replacement_is_ready_and_nothing_is_charged() ->
     [
         ("taint karpenter.sh/disrupted", (("worker", 0, 0),)),
         ("spec.expireAfter of its NodeClaim", (("worker", 0, 0),)),
+        ("the node is being deleted", (("worker", 0, 0),)),
         ("taint cloud.google.com/impending-node-termination", ()),
     ],
 )
