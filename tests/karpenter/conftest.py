@@ -19,8 +19,6 @@ LAUNCH_SECONDS = 5
 """After how many seconds a node that Karpenter launches is there."""
 START_SECONDS = 2
 """After how many seconds the program of a new pod runs."""
-END_SECONDS = 1
-"""After how many seconds a pod that is to end is gone."""
 
 
 @pytest.fixture(scope="session")
@@ -28,8 +26,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("control-plane")
     options = ["--set", "nodeNotices.nodeClaims=true"]
     arguments = ["--disable-admission-plugins=TaintNodesByCondition"]  # no controller removes the taint of new nodes
-    times = {"start_milliseconds": START_SECONDS * 1000, "end_milliseconds": END_SECONDS * 1000}
-    with scheduling(folder, has_gangs=False, options=options, arguments=arguments, **times) as cluster:
+    with scheduling(folder, has_gangs=False, options=options, arguments=arguments, start_milliseconds=START_SECONDS * 1000) as cluster:
         define(cluster.admin)
         with karpenter(folder, cluster.kubeconfig):
             yield cluster

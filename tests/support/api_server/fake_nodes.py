@@ -27,22 +27,15 @@ _CONFIGURATION = {
 
 @contextmanager
 def scheduling(
-    folder: Path,
-    *,
-    has_gangs: bool = True,
-    options: Sequence[str] = (),
-    arguments: Sequence[str] = (),
-    start_milliseconds: int = 0,
-    end_milliseconds: int = 0,
+    folder: Path, *, has_gangs: bool = True, options: Sequence[str] = (), arguments: Sequence[str] = (), start_milliseconds: int = 0
 ) -> Iterator[Cluster]:
     """A cluster with the chart, the scheduler of Kubernetes, with its gang scheduling or without, and kwok. It has no nodes yet.
-    Its priority classes are `low` and `high`. Pods run so many milliseconds after they were created, and are gone so many milliseconds
-    after the request to delete them."""
+    Its priority classes are `low` and `high`. Pods run so many milliseconds after they were created."""
     served = ["--runtime-config=scheduling.k8s.io/v1beta1=true"] if has_gangs else []
     gates = ["GenericWorkload"] if has_gangs else []
     with (
         running(folder, arguments=[*served, *arguments], feature_gates=gates, controllers=True, options=options) as cluster,
-        kwok(folder, cluster.kubeconfig, start_milliseconds=start_milliseconds, end_milliseconds=end_milliseconds),
+        kwok(folder, cluster.kubeconfig, start_milliseconds=start_milliseconds),
     ):
         for name, value in (("low", 10), ("high", 1000)):
             cluster.admin.create("/apis/scheduling.k8s.io/v1/priorityclasses", {"metadata": {"name": name}, "value": value})
@@ -57,9 +50,9 @@ def _patch_by_uid(change: dict[str, Any]) -> None:
 
 
 @contextmanager
-def kwok(folder: Path, kubeconfig: Path, *, start_milliseconds: int = 0, end_milliseconds: int = 0, ends: str = "") -> Iterator[None]:
-    """Runs every pod with a node so many milliseconds after its creation, and removes deleted ones after `end_milliseconds`. Ends those
-    with the label `ends` with success, two seconds after they started to run."""
+def kwok(folder: Path, kubeconfig: Path, *, start_milliseconds: int = 0, ends: str = "") -> Iterator[None]:
+    """Runs every pod with a node so many milliseconds after its creation, and removes deleted ones. Ends those with the label `ends`
+    with success, two seconds after they started to run."""
     programs = local_cluster.Programs(local_cluster.Places.default())
     programs.ensure(["kwok"])
     folder_of_stages = programs.module_folder("kwok", "sigs.k8s.io/kwok") / "kustomize" / "stage"
@@ -72,8 +65,6 @@ def kwok(folder: Path, kubeconfig: Path, *, start_milliseconds: int = 0, end_mil
     documents: list[Any] = [_CONFIGURATION, initialize, ready, delete]
     if start_milliseconds:
         ready["spec"]["delay"] = {"durationMilliseconds": start_milliseconds}
-    if end_milliseconds:
-        delete["spec"]["delay"] = {"durationMilliseconds": end_milliseconds}
     if ends:
         selector = complete["spec"]["selector"]
         selector["matchExpressions"] = [each for each in selector["matchExpressions"] if "ownerReferences" not in each["key"]]
