@@ -38,7 +38,7 @@ def reply_to(job: TrainingJob, uid: str, report: Report, addresses: Addresses, *
         dump=ended is not None and ended.reason is Reason.HANG,
         end=status.phase.final or (has_failed_without_successor(status) and not report.waiting),
         succeeded=status.phase is Phase.SUCCEEDED,
-        notice=_notice_in(status),
+        notice=notice_in(status),
         revisions={each.name: each.revision for each in status.inputs if each.revision} if report.inputs else {},
     )
     member = member_to_start(status, uid) if report.startable_attempt == attempt else None
@@ -50,7 +50,7 @@ def reply_to(job: TrainingJob, uid: str, report: Report, addresses: Addresses, *
     return replace(reply, world=world)
 
 
-def _notice_in(status: TrainingJobStatus) -> NodeNotice | None:
+def notice_in(status: TrainingJobStatus) -> NodeNotice | None:
     """The most urgent notice of a node, while one concerns a node of the world."""
     notice, stays = most_urgent(status.node_notices), status.condition(ConditionType.NODES_STAY)
     if notice is None or stays is None or stays.status == "True":

@@ -19,9 +19,10 @@ from muster.api.status import FINAL_PHASES
 from muster.api.unchecked import mapping
 from muster.channel.coordination import Channel, CoordinationServer, RefusedReportError
 from muster.channel.pacing import gather_seconds
-from muster.channel.replies import reply_basis, reply_to
+from muster.channel.replies import notice_in, reply_basis, reply_to
 from muster.channel.reports import Reports
 from muster.channel.tokens import Tokens
+from muster.control.admission import readable_status
 from muster.control.job_store import Store
 from muster.control.reconciler import CALM_SECONDS
 from muster.kubernetes.api_paths import collection, member
@@ -31,7 +32,7 @@ from muster.kubernetes.objects import Object
 from muster.kubernetes.queue import WorkQueue
 from muster.lifecycle.policy import DEFAULT_POLICY
 from muster.render.addresses import addresses_of
-from muster_contract.reports import ProcessState, Reply, Report, SnapshotServer
+from muster_contract.reports import NodeNotice, ProcessState, Reply, Report, SnapshotServer
 
 GATHER_SECONDS = 0.05  # how long reports of processes that have ended or that are stopped are gathered; a recovery depends on them
 PROGRESS_SECONDS = 5.0  # how long reports with progress only are gathered
@@ -104,7 +105,7 @@ class ClusterChannel:
         if report.attempt > attempt + 1 and status.get("attempts"):  # a status without attempts was cleared
             raise RefusedReportError(400, "attempt", f"attempt: {report.attempt} has not begun, the job is at attempt {attempt}")
         if report.attempt == attempt and not report.waiting and not report.inputs and not _is_over(status):
-            return Reply(attempt=attempt, grace_seconds=0.0)  # the common case: the job need not be parsed
+            return Reply(attempt=attempt, grace_seconds=0.0, notice=_notice_of(status))  # the common case: the job need not be parsed
         job = self._admit(obj)
         return reply_to(job, uid, report, addresses_of(job, attempt), server_of=partial(self._snapshot_server, obj))
 
@@ -146,6 +147,13 @@ class ClusterChannel:
         self._milestones.pop(uid, None)
         self._tokens.forget(uid)
         self._limits.forget(uid)
+
+
+def _notice_of(status: Object) -> NodeNotice | None:
+    """The notice that concerns the job, if any, from the small parts of the status that say so."""
+    if not status.get("nodeNotices"):
+        return None
+    return notice_in(readable_status({name: status[name] for name in ("nodeNotices", "conditions") if name in status}))
 
 
 def _is_over(status: Object) -> bool:

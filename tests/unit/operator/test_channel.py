@@ -51,6 +51,27 @@ def test_every_reply_has_grace_seconds() -> None:
     assert encode(channel.reply_to("uid-0", report)) == {"attempt": 0, "intervalSeconds": 1.0, "graceSeconds": 0.0}
 
 
+def test_a_running_replica_learns_of_a_node_that_goes_until_the_notice_is_withdrawn() -> None:
+    """Without that, the training does not save before its node goes. The job is not parsed for it."""
+    notice = {"node": "spot-1", "signal": "cordoned", "meaning": "TakesNoPods", "since": "2026-11-21T12:00:00Z"}
+    condition = {"type": "NodesStay", "reason": "NodeTakesNoPods", "message": "", "lastTransitionTime": "2026-11-21T12:00:00Z"}
+    store = Store(time.monotonic)
+    put_pod(store, 0, owner="job")
+    channel = ClusterChannel(Requests(), store, queue=WorkQueue(Unmeasured(), workers=1), reports=Reports(), admit=admit)
+    report = Report(job="default/digits", pod="digits-worker-0", role="worker", index=0, attempt=0)
+
+    def notice_in_reply(**status: Any) -> Any:
+        metadata = {"name": "digits", "namespace": "default", "uid": "job", "resourceVersion": "1"}
+        store.put_job({"metadata": metadata, "status": {"attempt": 0, **status}})
+        return encode(channel.reply_to("uid-0", report)).get("notice")
+
+    found = {"node": "spot-1", "signal": "cordoned", "since": NOW.timestamp(), "goes": False}
+    assert notice_in_reply(nodeNotices=[notice], conditions=[{**condition, "status": "False"}]) == found
+    assert notice_in_reply(nodeNotices=[notice], conditions=[{**condition, "status": "True"}]) is None, "no node of the world"
+    assert notice_in_reply(nodeNotices=["forged"], conditions="forged") is None
+    assert notice_in_reply() is None
+
+
 def put_pod(store: Store, number: int, *, owner: str, namespace: str = "default") -> None:
     replica = pod(number)
     replica["metadata"] |= {"namespace": namespace, "ownerReferences": [{"uid": owner, "controller": True}]}
