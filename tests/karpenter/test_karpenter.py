@@ -47,7 +47,10 @@ def trains_again(jobs: Jobs, *, attempt: int) -> Object:
         met = (status.get("noticeCounts") or {}).get("met", 0)
         return status if (status["phase"], status["attempt"], met) == ("Running", attempt, attempt) else None
 
-    status = wait_until(look, f"attempt {attempt} resumes where the one before ended")
+    try:
+        status = wait_until(look, f"attempt {attempt} resumes where the one before ended")
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {jobs.status('digits')}") from None
     assert status["restarts"]["total"] == 0
     assert status["noticeCounts"]["missed"] == 0
     return status

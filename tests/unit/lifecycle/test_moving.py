@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from muster.api.status import ConditionType, Meaning, NodeNotice, Reason
+from muster.api.status import ConditionType, Meaning, NodeNotice, NoticeCounts, Reason
 from muster.channel import replies
 from muster.lifecycle.actions import CreateReplica, DeleteReplica
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
@@ -284,6 +284,17 @@ def test_a_pod_that_is_gone_before_its_eviction_shows_was_on_the_node_that_goes(
     record = story.status.attempts[0]
     assert (record.reason, record.announced_nodes) == (Reason.REPLICA_LOST, announced)
     assert story.status.restarts.total == (0 if announced else 1)
+
+
+def test_a_notice_that_is_first_seen_after_its_pod_has_gone_counts_as_announced() -> None:
+    story = warned()
+    story.see(*WORLD, seconds=20)
+    story.notices = {"b": notice("b")}
+    story.departed = (replace(WORLD[1], released=at(21)),)
+    story.see(WORLD[0], seconds=21)
+    assert (story.status.attempts[0].announced_nodes, story.status.restarts.total) == (1, 0)
+    assert [each.node for each in story.status.node_notices] == ["b"]
+    assert story.status.notice_counts == NoticeCounts(came=1)
 
 
 def test_a_job_outlives_any_number_of_announced_drains() -> None:

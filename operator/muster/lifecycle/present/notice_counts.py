@@ -22,7 +22,8 @@ def with_notice_counts(old: TrainingJobStatus, new: TrainingJobStatus, facts: Fa
     new = replace(new, attempts=tuple(_with_left_nodes(record, old, new, facts) for record in new.attempts))
     counts = new.notice_counts or NoticeCounts()
     known = _going(old)
-    counts = replace(counts, came=counts.came + len((_going(new) - known) & _nodes_of_world(new, facts)))
+    concerned = _nodes_of_world(old, facts) | _nodes_of_world(new, facts)
+    counts = replace(counts, came=counts.came + len((_going(new) - known) & concerned))
     for change in attempt_changes(old, new):
         number = change.previous.announced_nodes if change.previous else None
         if number and change.has_resumed:
@@ -45,4 +46,4 @@ def _going(status: TrainingJobStatus) -> set[str]:
 
 def _nodes_of_world(status: TrainingJobStatus, facts: Facts) -> set[str]:
     members = status.world.member_of if status.world else {}
-    return {view.node for view in facts.observed.replicas if view.uid in members and view.node}
+    return {view.node for view in (*facts.observed.replicas, *facts.observed.departed) if view.uid in members and view.node}
