@@ -297,6 +297,17 @@ def test_a_notice_that_is_first_seen_after_its_pod_has_gone_counts_as_announced(
     assert story.status.notice_counts == NoticeCounts(came=1)
 
 
+def test_a_notice_that_is_first_seen_after_the_eviction_takes_back_the_charge() -> None:
+    """The watches of nodes and of pods are independent of each other."""
+    story = warned()
+    story.see(*WORLD, seconds=20)
+    story.see(WORLD[0], DRAINED, seconds=20)
+    assert story.status.restarts.total == 1
+    story.notices = {"b": notice("b")}
+    story.see(WORLD[0], DRAINED, seconds=20.5)
+    assert (story.status.attempts[0].announced_nodes, story.status.restarts.total) == (1, 0)
+
+
 def test_a_job_outlives_any_number_of_announced_drains() -> None:
     story = warned(notice("b"), recovery={"preemption": {"limit": 0}})
     story.see(WORLD[0], DRAINED, seconds=20)

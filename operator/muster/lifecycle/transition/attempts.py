@@ -137,10 +137,10 @@ def _with_cause(record: AttemptRecord, cause: Cause) -> AttemptRecord:
 
 
 def _on_node(record: AttemptRecord, node: str | None, status: TrainingJobStatus, facts: Facts) -> AttemptRecord:
-    """The record of a failure on this node, which may have announced that it goes. A notice that has gone meanwhile counts on."""
-    if node == record.node:
-        return record
-    return replace(record, node=node, announced_nodes=1 if node in notices.announced(status, facts) else None)
+    """The record of a failure on this node, which may have announced that it goes. A notice that has gone meanwhile counts on, and so does
+    one that is seen only now, because nodes and pods are watched apart."""
+    before = record.announced_nodes if node == record.node else None
+    return replace(record, node=node, announced_nodes=1 if node in notices.announced(status, facts) else before)
 
 
 def _planned_world(status: TrainingJobStatus, facts: Facts, *, attempt: int) -> World:
