@@ -124,6 +124,11 @@ class Facts:
     def everyone(self) -> tuple[ReplicaView, ...]:
         return (*self.replicas, *self.standing_by)
 
+    def departed_members(self, status: TrainingJobStatus) -> tuple[ReplicaView, ...]:
+        """The last views of members of the world in `status` whose pods are gone."""
+        members = status.world.member_of if status.world else {}
+        return tuple(view for view in self.observed.departed if view.uid in members)
+
     @property
     def runs_bundled_loop(self) -> bool:
         """Whether the bundled trainer runs the training loop, and not a program of the user."""

@@ -22,9 +22,7 @@ def with_notices(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
     if observed is None:
         return status
     before = {each.node: each for each in status.node_notices}
-    members = status.world.member_of if status.world else {}
-    gone = (view for view in facts.observed.departed if view.uid in members)
-    nodes = {view.node for view in (*facts.everyone, *gone) if view.node} | before.keys()
+    nodes = {view.node for view in (*facts.everyone, *facts.departed_members(status)) if view.node} | before.keys()
     found = [observed[node] for node in sorted(nodes) if node in observed]
     # Another leader has seen the signal at another time.
     kept = [old if (old := before.get(each.node)) and old.signal == each.signal else each for each in found]

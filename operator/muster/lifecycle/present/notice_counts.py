@@ -46,4 +46,5 @@ def _going(status: TrainingJobStatus) -> set[str]:
 
 def _nodes_of_world(status: TrainingJobStatus, facts: Facts) -> set[str]:
     members = status.world.member_of if status.world else {}
-    return {view.node for view in (*facts.observed.replicas, *facts.observed.departed) if view.uid in members and view.node}
+    present = (view for view in facts.observed.replicas if view.uid in members)
+    return {view.node for view in (*present, *facts.departed_members(status)) if view.node}

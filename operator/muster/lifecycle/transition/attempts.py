@@ -55,9 +55,7 @@ def with_failure(status: TrainingJobStatus, facts: Facts, cause: Cause) -> Train
     record, done = newest(status), last_step(status, facts)
     assert record is not None
     status = budget.with_progress(status, facts, done, ended=cause.time)
-    members = status.world.member_of if status.world else {}
-    gone = (view for view in facts.observed.departed if view.uid in members)
-    node = nodes.node_of((*facts.trainers(status.attempt), *gone), cause.replica, record=record)
+    node = nodes.node_of((*facts.trainers(status.attempt), *facts.departed_members(status)), cause.replica, record=record)
     record = _on_node(_with_cause(record, cause), node, status, facts)
     return with_record(status, replace(record, end_time=facts.stamp, last_step=done))
 
