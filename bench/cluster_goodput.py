@@ -14,6 +14,7 @@ import random
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -137,6 +138,7 @@ def figures(struck: Struck) -> dict[str, Any]:
         "goodput": round(usual * len(gaps) / (moments[-1] - moments[0]), 4),
         "goodputOfStatus": struck.job.status["goodput"]["ratio"],
         "restartsCharged": struck.job.status["restarts"]["total"],
+        "attempts": dict(Counter(each.get("reason", "") for each in struck.job.attempts[:-1])),
         "stepsLost": sum(record.get("stepsLost", 0) for record in struck.job.attempts),
         "secondsWithoutNewStep": dict(sorted(lost.items())),
     }

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import ast
 import atexit
-import gc
 import importlib
 import os
 import random
 import runpy
 import sys
+import threading
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
 from muster_contract.text import text_of
+from muster_trainer.host.waiting import numeric
 
 Names = tuple[str, tuple[str, ...]]
 """A module, and the names that are imported from it."""
@@ -78,16 +80,41 @@ def run(arguments: list[str]) -> NoReturn:
     """Runs a program as `python PROGRAM ARGUMENT...` does, in this process, and ends it."""
     sys.argv[:] = arguments
     sys.path.insert(0, os.path.dirname(os.path.realpath(arguments[0])))
-    atexit.register(gc.unfreeze)  # the warm parent has frozen all objects; libraries such as Triton would print that they have leaked
     _seed()
+    if host := os.environ.get("MASTER_ADDR"):
+        os.environ["MASTER_ADDR"] = numeric(host)
+    code = 0
     try:
         runpy.run_path(arguments[0], run_name="__main__")
+    except SystemExit as error:
+        code = _code_of(error)
     except Exception as error:  # noqa: BLE001 (the program can raise anything)
         error.__traceback__ = _own_frames(error.__traceback__, arguments[0])
         sys.last_value = error  # as Python does
         sys.excepthook(type(error), error, error.__traceback__)
-        sys.exit(1)
-    sys.exit(0)
+        code = 1
+    _end(code)
+
+
+def _code_of(error: SystemExit) -> int:
+    """The exit code, as Python understands the argument of `sys.exit`."""
+    if error.code is None or isinstance(error.code, int):
+        return (error.code or 0) & 0xFF
+    print(error.code, file=sys.stderr)
+    return 1
+
+
+def _end(code: int) -> NoReturn:
+    """Waits for threads, and calls the functions of `atexit`, as Python does. Then ends the process at once: to destroy all modules takes
+    Python long, above all in a fork, which copies each page that it frees. `multiprocessing` ends its processes in this way too."""
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):  # the program may have closed or replaced it
+                stream.flush()
+        os._exit(code)
 
 
 def _seed() -> None:

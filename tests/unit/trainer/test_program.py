@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,14 @@ except ImportError:
 def later():
     import sqlite3
 raise SystemExit("not run")
+"""
+
+AT_EXIT = """
+import atexit, concurrent.futures, threading, time
+atexit.register(print, "at exit")
+pool = concurrent.futures.ThreadPoolExecutor()
+pool.submit(lambda: (time.sleep(0.1), print("of the pool")))
+threading.Thread(target=lambda: (time.sleep(0.2), print("of the thread"))).start()
 """
 
 
@@ -56,6 +65,9 @@ def test_modules_that_cannot_be_imported_are_left_out(tmp_path: Path, monkeypatc
     [
         pytest.param("import sys; print(sys.argv[1:], __name__, __file__); import beside", 0, "", id="ends"),
         pytest.param("raise SystemExit(7)", 7, "", id="exits"),
+        pytest.param("import sys; sys.exit()", 0, "", id="exits with nothing"),
+        pytest.param("import sys; print('first'); sys.exit('no data')", 1, "no data", id="exits with a sentence"),
+        pytest.param(AT_EXIT, 0, "", id="has a thread and functions of atexit"),
         pytest.param("def f():\n    1 / 0\nf()", 1, "ZeroDivisionError: division by zero", id="fails"),
         pytest.param("1 +", 1, "SyntaxError", id="is no Python"),
     ],
@@ -70,3 +82,11 @@ def test_a_program_runs_and_ends_as_under_python(text: str, code: int, error: st
     assert error in ended.stderr
     if error.startswith("Zero"):
         assert ended.stderr == plain.stderr
+
+
+def test_a_program_finds_the_number_of_the_address_of_rank_0(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import ipaddress, os; print(ipaddress.ip_address(os.environ['MASTER_ADDR']).is_loopback)")
+    forked = f"from muster_trainer import program; program.run([{str(tmp_path / 'train.py')!r}])"
+    environ = {**os.environ, "MASTER_ADDR": "localhost"}
+    ended = subprocess.run([sys.executable, "-P", "-c", forked], env=environ, capture_output=True, text=True, check=True)
+    assert ended.stdout == "True\n"

@@ -16,6 +16,8 @@ from muster_trainer.host.stopping import StopRequest
 Answer = TypeVar("Answer")
 START_SECONDS = 15 * 60.0
 """The longest time between the starts of the first and the last member of a world."""
+NAME_SECONDS = 60.0
+"""How long a host name may take to get an address."""
 _PROBE_SECONDS = 5.0
 BETWEEN_SECONDS = 0.05
 
@@ -52,6 +54,23 @@ def wait_for(addresses: Mapping[str, str], seconds: float, *, meanwhile: Callabl
             if time.monotonic() > limit:
                 raise PeerLost(f"waited {seconds:g} s for {name}, and nothing listens at {address}")
             time.sleep(BETWEEN_SECONDS)
+
+
+def numeric(host: str, *, meanwhile: Callable[[], None] | None = None) -> str:
+    """An address of that host, or its name if it has none in time. `meanwhile` is called repeatedly during the wait.
+
+    PyTorch looks up IPv6 addresses first. In a cluster without them, the name server passes the query on, which may take seconds.
+    """
+    limit = time.monotonic() + NAME_SECONDS
+    while True:
+        try:
+            return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+        except OSError:
+            if meanwhile is not None:
+                meanwhile()
+            if time.monotonic() > limit:
+                return host
+        time.sleep(2 * BETWEEN_SECONDS)
 
 
 def until(is_so: Callable[[], bool], stop: StopRequest, *, seconds: float) -> bool:

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from muster_contract.errors import BadConfiguration, ConnectionLost, PeerLost, UserError
-from muster_trainer.host.waiting import BETWEEN_SECONDS, START_SECONDS, wait_for
+from muster_trainer.host.waiting import BETWEEN_SECONDS, START_SECONDS, numeric, wait_for
 from muster_trainer.pytorch.compat import abort_nccl
 
 # A peer that ends is noticed at once. This limits the wait for a peer that does not answer, or is slow to start or save.
@@ -24,7 +24,6 @@ TIMEOUT = timedelta(minutes=15)
 CONNECT_TRY = timedelta(seconds=1)
 FIRST_TURN = 0.002
 TOGETHER_SECONDS = 10.0
-NAME_SECONDS = 60.0
 BACKENDS = {"NCCL": "nccl", "Gloo": "gloo"}
 
 _PEER_LOST = re.compile(
@@ -69,7 +68,7 @@ def join(backend: str, *, meanwhile: Callable[[], None] | None = None) -> dist.S
             store: dist.Store = dist.HashStore()
             rank = 0
         else:
-            os.environ["MASTER_ADDR"] = _numeric(address, meanwhile)
+            os.environ["MASTER_ADDR"] = numeric(address, meanwhile=meanwhile)
             if os.environ["RANK"] != "0" and "MASTER_PORT" in os.environ:
                 # PyTorch waits half a second or more after a refused connection, so the trainer polls the port first.
                 wait_for({"rank 0": f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"}, START_SECONDS, meanwhile=meanwhile)
@@ -120,23 +119,6 @@ def _meet(store: dist.Store, world: int, meanwhile: Callable[[], None] | None) -
         time.sleep(turn)
         turn = min(2 * turn, BETWEEN_SECONDS)
         here = store.add("muster/here", 0)
-
-
-def _numeric(name: str, meanwhile: Callable[[], None] | None) -> str:
-    """An address of that name, or the name itself if it has none in time.
-
-    PyTorch looks up IPv6 addresses first. In a cluster without them, the name server passes the query on, which may take seconds.
-    """
-    limit = time.monotonic() + NAME_SECONDS
-    while True:
-        try:
-            return str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
-        except OSError:
-            if meanwhile is not None:
-                meanwhile()
-            if time.monotonic() > limit:
-                return name
-        time.sleep(0.1)
 
 
 class World:
