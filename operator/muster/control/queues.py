@@ -145,65 +145,56 @@ class Queues:
     async def settle(self, admitted: Admitted, status: TrainingJobStatus, observed: Observed) -> float | None:
         """Creates the Workload of a job that needs to run, and gives its quota back once no pod of the job uses it. Returns the seconds
         after which it must be called again, if any. Raises ClusterError."""
-        if is_copied(admitted.job):
-            return await self._settle_copied(admitted)
-        return await self._settle_own(admitted, status, observed)
-
-    async def _settle_own(self, admitted: Admitted, status: TrainingJobStatus, observed: Observed) -> float | None:
-        job, uid = admitted.job, admitted.job.metadata.uid
-        if not self._uses_queue(job):
-            return None
-        existing = self._existing.get(uid)
-        ended = all(view.phase.ended and not view.only_side_cars_run for view in observed.replicas)
-        if status.phase.final:
-            if self._positions is not None:
-                self._positions.forget(job.key)
-            if existing is not None and ended:
-                await self._end(job, existing, status)
-            if existing is None or ended:
-                self._settled.add(uid)
-            return None
-        if observed.quota is None:
-            return None
-        if is_open(status):
-            if existing is not None and observed.quota.admitted:
-                await self._update(admitted.job, existing, status, observed)
-            return None
-        is_empty = observed.live and not observed.replicas
-        if job.spec.suspend or _is_held_by_a_limit(status):
-            if existing is not None and status.phase is Phase.SUSPENDED and is_empty and not is_prebuilt(job):
-                await self._delete(existing)
-        elif admitted.problems:
-            return None
-        elif existing is None:
-            if not is_prebuilt(job):
-                await self._create(admitted)
-        elif is_empty or not job.status.attempts:
-            if self._is_outdated(admitted, existing):
-                if not is_prebuilt(job):
-                    await self._delete(existing)  # the next pass creates it: pod sets with a reservation cannot change
-            elif owner_of(existing) != uid:
-                await self._cluster.replace(owned(existing, job))
-            elif not observed.quota.admitted and _is_evicted(existing):
-                rest = self._seconds_left(existing, _COPY_SECONDS)
-                if is_prebuilt(job) and rest > 0:
-                    return rest  # or the job might start here again before the manager takes it back
-                await self._cluster.replace_status(released(existing, format_time(self._now())))
-        return None
-
-    async def _settle_copied(self, admitted: Admitted) -> float | None:
-        """Keeps a Workload for a job that MultiKueue copies to another cluster. The status is that of the copy. It stays as it is when the
-        copy is lost. After an eviction there is a new Workload, so that MultiKueue deletes a lost copy when its cluster is back."""
-        job, status = admitted.job, admitted.job.status
+        job = admitted.job
         existing = self._existing.get(job.metadata.uid)
         if not self._uses_queue(job):
             return None
-        if existing is None:
-            if status.phase.final:
+        if status.phase.final and self._positions is not None:
+            self._positions.forget(job.key)
+        if existing is not None and is_copied(job):
+            return await self._settle_copied(admitted, existing, status)
+        if existing is not None:
+            return await self._settle_own(admitted, existing, status, observed)
+        if status.phase.final:
+            self._settled.add(job.metadata.uid)
+        elif not admitted.problems and _needs_workload(job, status, observed):
+            await self._create(admitted)
+        return None
+
+    async def _settle_own(self, admitted: Admitted, existing: Object, status: TrainingJobStatus, observed: Observed) -> float | None:
+        job = admitted.job
+        is_empty = observed.live and not observed.replicas
+        if status.phase.final:
+            if all(view.phase.ended and not view.only_side_cars_run for view in observed.replicas):
+                await self._end(job, existing, status)
                 self._settled.add(job.metadata.uid)
-            elif not job.spec.suspend and not admitted.problems:
-                await self._create(admitted)
-        elif job.spec.suspend or (status.phase.final and (is_true(existing, "Finished") or _is_evicted(existing))):
+        elif observed.quota is None:
+            return None
+        elif is_open(status):
+            if observed.quota.admitted:
+                await self._update(job, existing, status, observed)
+        elif job.spec.suspend or _is_held_by_a_limit(status):
+            if status.phase is Phase.SUSPENDED and is_empty and not is_prebuilt(job):
+                await self._delete(existing)
+        elif admitted.problems or (job.status.attempts and not is_empty):
+            return None
+        elif self._is_outdated(admitted, existing):
+            if not is_prebuilt(job):
+                await self._delete(existing)  # the next pass creates it: pod sets with a reservation cannot change
+        elif owner_of(existing) != job.metadata.uid:
+            await self._cluster.replace(owned(existing, job))
+        elif not observed.quota.admitted and _is_evicted(existing):
+            rest = self._seconds_left(existing, _COPY_SECONDS)
+            if is_prebuilt(job) and rest > 0:
+                return rest  # or the job might start here again before the manager takes it back
+            await self._cluster.replace_status(released(existing, format_time(self._now())))
+        return None
+
+    async def _settle_copied(self, admitted: Admitted, existing: Object, status: TrainingJobStatus) -> float | None:
+        """Keeps the Workload of a job that MultiKueue copies to another cluster. The status is that of the copy. It stays as it is when the
+        copy is lost. After an eviction there is a new Workload, so that MultiKueue deletes a lost copy when its cluster is back."""
+        job = admitted.job
+        if job.spec.suspend or (status.phase.final and (is_true(existing, "Finished") or _is_evicted(existing))):
             await self._delete(existing)
         elif _is_evicted(existing):
             rest = self._seconds_left(existing, grace.pod_seconds(job.spec, status) + _COPY_SECONDS)
@@ -285,6 +276,15 @@ class Queues:
 def _is_evicted(existing: Object) -> bool:
     """Whether the job must give its quota back."""
     return is_true(existing, "QuotaReserved") and is_true(existing, "Evicted")
+
+
+def _needs_workload(job: TrainingJob, status: TrainingJobStatus, observed: Observed) -> bool:
+    """Whether a job that has not ended, and has no Workload, gets one now. That of a job from another cluster comes from there."""
+    if job.spec.suspend:
+        return False
+    if is_copied(job):
+        return True
+    return observed.quota is not None and not is_open(status) and not _is_held_by_a_limit(status) and not is_prebuilt(job)
 
 
 def _starts(job: TrainingJob) -> bool:
