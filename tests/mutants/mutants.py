@@ -430,12 +430,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "_is_cleaned_up",
         lambda original: lambda status, facts, view: facts.spec.clean_pod_policy is CleanPodPolicy.ALL,
     ),
-    _mutant(
+    Mutant(
         "broken-text-in-status",
         "the API server changes the status, so that the job writes it for ever",
-        "facts.times",
-        "milliseconds",
-        lambda original: lambda moment: moment,
+        (Patch("api.times", "milliseconds", lambda original: lambda moment: moment),),
+        root="muster",
     ),
     _mutant(
         "handed-out-too-early",
@@ -675,14 +674,14 @@ BY_UNIT_TESTS: tuple[Mutant, ...] = (
     _unit(
         "regular-reports-ignored",
         "a lost node is noticed after 8 seconds, although 3 would do",
-        "muster.lifecycle.facts.patience:_fraction",
+        "muster.lifecycle.policy:_fraction",
         _always(1.0),
         SILENCE,
     ),
     _unit(
         "no-lower-limit-of-silence",
         "a replica whose report comes a second late looks lost",
-        "muster.lifecycle.facts.patience:_fraction",
+        "muster.lifecycle.policy:_fraction",
         _without_lower_limit,
         SILENCE,
     ),

@@ -24,13 +24,13 @@ from muster.api.status import (
     Reason,
     TrainingJobStatus,
 )
+from muster.api.times import milliseconds
 from muster.control.admission import readable_status
 from muster.lifecycle.actions import SIDE_CAR_SECONDS, Action, CreateReplica, Decision, DeleteJob, DeleteReplica, EnsureService, LookLive
 from muster.lifecycle.decide import decide
 from muster.lifecycle.facts import gang
 from muster.lifecycle.facts.devices import DEVICE_TAINT
 from muster.lifecycle.facts.membership import assigned, attempt_of
-from muster.lifecycle.facts.times import milliseconds
 from muster.lifecycle.observed import Observed, ReplicaPhase, ReplicaView
 from muster.lifecycle.policy import Policy
 from muster.lifecycle.state import has_failed_without_successor, is_open

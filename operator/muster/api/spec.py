@@ -52,6 +52,8 @@ DeviceName = Annotated[str, StringConstraints(min_length=1, max_length=MAX_DEVIC
 
 RoleName = str
 """The name of a group of identical pods of a job."""
+PodLabels = tuple[RoleName, int, int]
+"""Role, index and attempt of a pod, as in its labels."""
 ROLE_NAME = r"[a-z][a-z0-9]{0,11}"
 """Has no hyphen. Otherwise role `b-c` of job `a` and role `c` of job `a-b` would have pods of the same name."""
 ROLE_NAME_MESSAGE = "at most 12 lower-case letters and digits, beginning with a letter"

@@ -1,4 +1,4 @@
-"""Times in objects of the API server (metav1.Time): RFC 3339, UTC, whole seconds."""
+"""Times in objects of the API server (metav1.Time: RFC 3339, UTC, whole seconds), in the status, and of other machines."""
 
 from __future__ import annotations
 
@@ -23,3 +23,24 @@ def parse_time(text: str) -> datetime:
         return EARLIEST
     time = datetime.fromisoformat(text)
     return max(EARLIEST, min(LATEST, time if time.tzinfo else time.replace(tzinfo=UTC))).astimezone(UTC)
+
+
+def milliseconds(moment: datetime) -> datetime:
+    """The time in UTC, rounded down to milliseconds."""
+    moment = moment.astimezone(UTC)
+    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+
+
+def whole_seconds(moment: datetime) -> datetime:
+    """The time in UTC, rounded down to seconds."""
+    return moment.astimezone(UTC).replace(microsecond=0)
+
+
+def reported_time(seconds: float | None, *, fallback: datetime) -> datetime:
+    """The time that a supervisor reports in Unix seconds. `fallback` if the value is absent or is not a valid time."""
+    if seconds is None:
+        return fallback
+    try:
+        return datetime.fromtimestamp(seconds, tz=UTC)
+    except (OverflowError, ValueError, OSError):
+        return fallback

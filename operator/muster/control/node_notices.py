@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 from muster.api.status import EXPIRY, Meaning, NodeNotice
+from muster.api.times import milliseconds
 from muster.control.node_signals import NodeSignal, expiry_of, notice_of
 from muster.kubernetes.objects import Object
-from muster.lifecycle.facts.times import milliseconds
 from muster.lifecycle.policy import DEFAULT_POLICY
 
 

@@ -14,8 +14,8 @@ from enum import StrEnum
 from typing import Any
 
 from muster.api.status import DELETION, LONGEST_SIGNAL, Meaning, NodeNotice
+from muster.api.times import milliseconds
 from muster.kubernetes.objects import Object
-from muster.lifecycle.facts.times import milliseconds
 
 _HIGHEST_TIME = 253402300799
 """9999-12-31, in Unix seconds."""

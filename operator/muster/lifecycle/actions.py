@@ -6,12 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from muster.api.spec import RoleName
+from muster.api.spec import PodLabels, RoleName
 from muster.api.status import TrainingJobStatus
 from muster.lifecycle.observed import ReplicaView
 
-PodLabels = tuple[RoleName, int, int]
-"""Role, index and attempt of a pod, as in its labels."""
 SIDE_CAR_SECONDS = 10
 """The grace period of side-cars after the trainer container has ended."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from math import inf
 from types import MappingProxyType
 
 from muster.api.constants import CONTROLLER
@@ -102,3 +103,47 @@ class Policy:
 
 
 DEFAULT_POLICY = Policy()
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How long Muster waits for a sign of life, in seconds. It waits less while reports come regularly."""
+
+    usual: float
+    longest: float
+    """The limit if reports do not come regularly."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long Muster waits for a report or a step in one pass before it takes a replica for lost."""
+
+    silence: Tolerance
+    """Without a report, while others report."""
+    silence_after_the_end: Tolerance
+    """Without a report after the attempt is over."""
+    reconnection: Tolerance
+    """Without a connection after the last one has closed."""
+    standstill: Tolerance
+    """Without a step of the peers of a silent replica, at least."""
+
+
+def patience(policy: Policy, gap_seconds: float | None) -> Patience:
+    """The limits, if `gap_seconds` is the longest recent time between two reports of one replica. None if that is unknown."""
+    fraction = _fraction(policy, gap_seconds)
+
+    def limit(seconds: float, *, shortest: float = 0.0) -> Tolerance:
+        return Tolerance(max(shortest, seconds * fraction), seconds)
+
+    return Patience(
+        silence=limit(policy.silence_seconds),
+        silence_after_the_end=limit(policy.acknowledgement_silence_seconds),
+        reconnection=limit(policy.reconnection_seconds),
+        standstill=limit(policy.standstill_seconds, shortest=policy.shortest_standstill_seconds),
+    )
+
+
+def _fraction(policy: Policy, gap_seconds: float | None) -> float:
+    """The fraction of each limit that is enough, because supervisors report regularly."""
+    usual = inf if gap_seconds is None else policy.silence_gaps * gap_seconds
+    return min(1.0, max(policy.shortest_silence_seconds, usual) / policy.silence_seconds)

@@ -9,7 +9,7 @@ from typing import Any
 
 from muster.api.constants import JOB_NAME_LABEL, JOB_UID_LABEL
 from muster.api.job import TrainingJob
-from muster.api.spec import RoleName, TrainingJobSpec
+from muster.api.spec import PodLabels, RoleName, TrainingJobSpec
 from muster.api.status import World as WorldStatus
 from muster.render.defaults import JobDefaults, images_with
 from muster.render.environment import Coordinator, Plans, Rendering, world_environment
@@ -54,14 +54,14 @@ def render_replica(
     coordinator: Coordinator | None = None,
     defaults: Sequence[JobDefaults] = (),
     standby: bool = False,
-    apart_from: Sequence[tuple[RoleName, int, int]] = (),
+    apart_from: Sequence[PodLabels] = (),
     plans: Plans | None = None,
     priority_class: str | None = None,
 ) -> Manifest:
     """The pod of one replica, as a member of the job's PodGroup if it has one. Evaluators are not members.
 
     `priority_class` is that of the PodGroup. None if the PodGroup does not exist yet.
-    `apart_from` has role, index and attempt, as in their labels, of pods on whose nodes the pod may not run.
+    The pod may not run on the nodes of the pods `apart_from`.
     `defaults` have pod templates and images that the job's own override. Pass `plans` when you render many replicas, because their cost
     grows with the number of replicas. Raises LookupError if the job has no such replica, and InvalidJobError if a template cannot be
     merged.

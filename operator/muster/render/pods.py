@@ -25,7 +25,7 @@ from muster.api.constants import (
 from muster.api.job import TrainingJob
 from muster.api.problems import InvalidJobError, Problem
 from muster.api.quantity import with_more_mib
-from muster.api.spec import Role, RoleName
+from muster.api.spec import PodLabels, Role, RoleName
 from muster.api.status import Meaning
 from muster.render.addresses import suffixes_of
 from muster.render.capacity import with_classes
@@ -96,9 +96,7 @@ def owner_of(job: TrainingJob) -> dict[str, Any] | None:
     return {**reference, "controller": True, "blockOwnerDeletion": True}
 
 
-def pod_of(
-    of: Rendering, replica: ReplicaPlan, *, standby: bool = False, apart_from: Sequence[tuple[RoleName, int, int]] = ()
-) -> dict[str, Any]:
+def pod_of(of: Rendering, replica: ReplicaPlan, *, standby: bool = False, apart_from: Sequence[PodLabels] = ()) -> dict[str, Any]:
     """The manifest of one replica's pod, which does not run on nodes of the pods `apart_from`. Raises InvalidJobError if a template cannot
     be merged."""
     job, role = of.job, replica.role
@@ -255,7 +253,7 @@ def _excluding(pod: dict[str, Any], nodes: Sequence[str]) -> dict[str, Any]:
     return {**pod, "spec": requiring(pod["spec"], [{"matchFields": rule}])}
 
 
-def _away(pod: dict[str, Any], job: TrainingJob, apart_from: Sequence[tuple[RoleName, int, int]]) -> dict[str, Any]:
+def _away(pod: dict[str, Any], job: TrainingJob, apart_from: Sequence[PodLabels]) -> dict[str, Any]:
     """The pod with a rule against the nodes of other pods of the job, which are about to go. Karpenter adds no node for a pod with a rule
     against the name of a node."""
     if not apart_from:

@@ -13,14 +13,13 @@ from muster.api.job import TrainingJob
 from muster.api.problems import Problem
 from muster.api.spec import LimitAction, TrainingJobSpec
 from muster.api.status import Member, TrainingJobStatus
+from muster.api.times import milliseconds
 from muster.lifecycle.facts import limits
 from muster.lifecycle.facts.ledger import Account, account
 from muster.lifecycle.facts.limits import Limit
 from muster.lifecycle.facts.membership import assigned, latest_attempt, orphaned_of
-from muster.lifecycle.facts.patience import Patience, patience
-from muster.lifecycle.facts.times import milliseconds
 from muster.lifecycle.observed import Observed, ReplicaView
-from muster.lifecycle.policy import DEFAULT_POLICY, Policy
+from muster.lifecycle.policy import DEFAULT_POLICY, Patience, Policy, patience
 from muster.lifecycle.state import is_open
 from muster.strategies.base import Strategy, WorldPlan
 from muster.strategies.registry import strategy_of

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from muster.api.status import AttemptRecord, FailureClass, Member, Reason, Stall, TrainingJobStatus
+from muster.api.times import milliseconds
 from muster.lifecycle.facts.devices import DEVICE_TAINT, named, with_unhealthy_devices
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.same_error import same_error
 from muster.lifecycle.facts.silence import is_silent, is_silent_after_the_end, lost_replicas
-from muster.lifecycle.facts.times import milliseconds
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 from muster_contract.codes import SIGNAL_BASE, ExitCode, finer_reason, signal_name
 from muster_contract.reports import TerminationMessage

@@ -15,9 +15,9 @@ from datetime import datetime, timedelta
 
 from muster.api.spec import Hang
 from muster.api.status import LONGEST_TEXT, AttemptRecord, FailureClass, Reason, Stall, TrainingJobStatus
+from muster.api.times import milliseconds
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.failure import LONGEST_MESSAGE, Cause
-from muster.lifecycle.facts.times import milliseconds
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 from muster_contract.events import Activity
 from muster_contract.reports import ProcessState, Report, Stack

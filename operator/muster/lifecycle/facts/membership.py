@@ -16,7 +16,7 @@ from datetime import datetime
 from muster.api.job import TrainingJob
 from muster.api.spec import RoleName
 from muster.api.status import Member, TrainingJobStatus
-from muster.lifecycle.facts.times import reported_time
+from muster.api.times import reported_time
 from muster.lifecycle.observed import Incarnation, Observed, Replica, ReplicaPhase, ReplicaView
 from muster.lifecycle.state import is_open
 from muster_contract.events import MAX_ATTEMPT

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 
-from muster.api.spec import NodeNotices
+from muster.api.spec import NodeNotices, PodLabels
 from muster.api.status import MAX_NODE_NOTICES, Meaning, NodeNotice, TrainingJobStatus
 from muster.lifecycle.facts import capacity
 from muster.lifecycle.facts.facts import Facts
@@ -41,8 +41,8 @@ def going(status: TrainingJobStatus, facts: Facts) -> frozenset[str]:
     return frozenset(each.node for each in status.node_notices if (due := due_time(each, facts)) is not None and facts.now >= due)
 
 
-def pods_that_karpenter_moves(status: TrainingJobStatus, facts: Facts) -> tuple[tuple[str, int, int], ...]:
-    """Role, index and attempt, as in their labels, of the pods on nodes that the job leaves because Karpenter takes them away."""
+def pods_that_karpenter_moves(status: TrainingJobStatus, facts: Facts) -> tuple[PodLabels, ...]:
+    """The pods on nodes that the job leaves because Karpenter takes them away."""
     nodes = going(status, facts) & {each.node for each in status.node_notices if each.is_of_karpenter}
     return tuple(sorted((view.role, view.index, view.attempt) for view in facts.observed.replicas if view.node in nodes))
 

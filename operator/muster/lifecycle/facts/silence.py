@@ -13,8 +13,8 @@ from math import inf
 
 from muster.api.status import TrainingJobStatus
 from muster.lifecycle.facts.facts import Facts
-from muster.lifecycle.facts.patience import Limit
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
+from muster.lifecycle.policy import Tolerance
 from muster.lifecycle.state import newest
 from muster_contract.events import Activity
 from muster_contract.reports import Report
@@ -89,7 +89,7 @@ def _surely_silent_at(view: ReplicaView, facts: Facts) -> datetime | None:
     return view.reported + timedelta(seconds=facts.patience.silence.longest + view.missed_seconds + facts.observed.report_delay_seconds)
 
 
-def _silent_after(limit: Limit, view: ReplicaView, facts: Facts) -> datetime | None:
+def _silent_after(limit: Tolerance, view: ReplicaView, facts: Facts) -> datetime | None:
     if view.reported is None or not facts.observed.expects_reports or view.phase is not ReplicaPhase.RUNNING:
         return None
     longer = timedelta(seconds=view.missed_seconds + facts.observed.report_delay_seconds)

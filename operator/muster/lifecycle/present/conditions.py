@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from muster.api.status import LONGEST_TEXT, Condition, ConditionType, GraceStatus, Phase, Reason, TrainingJobStatus
+from muster.api.times import whole_seconds
 from muster.lifecycle.facts import gang, stalled
 from muster.lifecycle.facts.facts import Facts
-from muster.lifecycle.facts.times import whole_seconds
 from muster.lifecycle.present.capacity import capacity_reason, capacity_sentence
 from muster.lifecycle.present.notices import notice_sentence, reason_of
 from muster.lifecycle.present.waiting import reasons

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from muster.api.status import QueueStatus, TrainingJobStatus
+from muster.api.times import whole_seconds
 from muster.lifecycle.facts.facts import Facts
-from muster.lifecycle.facts.times import whole_seconds
 from muster.lifecycle.present.conditions import is_queued
 
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from muster.api.status import AttemptRecord, CheckpointStatus, Notice, Progress, SnapshotStatus, TrainingJobStatus
+from muster.api.times import reported_time, whole_seconds
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.failure import last_terminated_step, terminated_loss, termination_of
-from muster.lifecycle.facts.times import reported_time, whole_seconds
 from muster.lifecycle.observed import ReplicaView
 from muster.lifecycle.recording.phases import with_phases
 from muster.lifecycle.recording.ranks import differences

@@ -11,9 +11,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from muster.api.status import MAX_ATTEMPT_RECORDS, AttemptRecord, FailureClass, Reason, Restarts, TrainingJobStatus
+from muster.api.times import milliseconds
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.same_error import same_error, same_step
-from muster.lifecycle.facts.times import milliseconds
 from muster.lifecycle.state import Verdict
 
 _MOST_TIMES = 1000

@@ -13,9 +13,9 @@ from datetime import datetime, timedelta
 
 from muster.api.job import TrainingJob
 from muster.api.status import AttemptRecord, ConditionType, Phase, Phases, TrainingJobStatus
+from muster.api.times import reported_time
 from muster.lifecycle.changes import AttemptChange, attempt_changes
 from muster.lifecycle.facts.failure import termination_of
-from muster.lifecycle.facts.times import reported_time
 from muster.lifecycle.observed import Observed
 from muster.lifecycle.state import SUSPENSIONS
 from muster_contract.text import printable
