@@ -72,7 +72,7 @@ def test_a_gpu_that_two_processes_use_is_a_mistake_of_the_user(text: str) -> Non
 def test_a_step_whose_votes_are_there_counts_in_a_broken_world(aborted: list[int]) -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
-        tally = engine._Tally(torch.tensor([2.0, 1.0], dtype=torch.float64), [True, False, False], [0.5])
+        tally = engine.Tally(torch.tensor([2.0, 1.0], dtype=torch.float64), [True, False, False], [0.5])
         first = tally.wait()
         world.break_world()
         assert tally.wait() == first == [2.0, 1.0, 1.0, 0.0, 0.0, 0.5]

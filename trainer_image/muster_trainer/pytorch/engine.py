@@ -29,8 +29,9 @@ from muster_trainer.pytorch import state
 from muster_trainer.pytorch.adoption import adopt
 from muster_trainer.pytorch.compat import leave_groups, tree_leaves
 from muster_trainer.pytorch.device import device_of, fingerprint, make_deterministic
+from muster_trainer.pytorch.finished_state import FinishedState
 from muster_trainer.pytorch.input import InputStream, Request, batches_of
-from muster_trainer.pytorch.parallel import Batch, Context, ParallelModel, broadcast_tensor, restore_buffers
+from muster_trainer.pytorch.parallel import Batch, Context, ParallelModel, broadcast_tensor
 from muster_trainer.pytorch.seeds import seed_all
 from muster_trainer.pytorch.snapshots import Snapshots
 from muster_trainer.pytorch.world import World, backend_of, break_world, check_world, detect_peer_loss, join, refuse_together
@@ -75,7 +76,7 @@ class TorchEngine:
         self.parallel.build_optimizer(self.learning_rate)
         self.initial_numbers = state.numbers_of(self.parallel.optimizer)
         if self._snapshots:
-            self._snapshots.bind(self.parallel, self.initial_numbers, settle=self._settle)
+            self._snapshots.bind(self.parallel, self.initial_numbers, settle=lambda: self._finished.restore())
         # With NCCL, a kernel that waits for a lost peer blocks the device until an order aborts it.
         notices_loss = self.world > 1 and (backend == "gloo" or takes_orders)
         is_whole = self.parallel.layout.holds_whole_model and notices_loss
@@ -84,7 +85,7 @@ class TorchEngine:
         self.survival: Survival | None = self if survives else None
         stores_alone = self._snapshots is not None and self._snapshots.are_of_use_alone
         self.rescues = (notices_loss and stores_alone) or (is_whole and (spec.checkpoint is not None or survives))
-        self._buffers = _Buffers(self.parallel.module, are_copied=self.rescues)
+        self._finished = FinishedState(self.parallel.module, is_kept=self.rescues)
         self._connections.complete()
 
     def _join(self, done: int | None = None, *, meanwhile: Callable[[], None] | None = None) -> World:
@@ -135,8 +136,8 @@ class TorchEngine:
 
     def abandon_world(self) -> None:
         self.disconnect()
-        self._buffers.restore()
-        self._buffers.drop()
+        self._finished.restore()
+        self._finished.drop()
         self.parallel.module.train()
         self.input.batches = iter(())  # ends the processes that read ahead
 
@@ -181,7 +182,7 @@ class TorchEngine:
         self.parallel.optimizer.zero_grad(set_to_none=True)
         self.parallel.objective.start_step(step)
         self.parallel.start_step(batch)
-        self._buffers.copy()
+        self._finished.copy()
         with check_world():
             sums = self.parallel.forward_backward(batch)
         counted = sums if self.parallel.layout.counts_losses else torch.zeros_like(sums)
@@ -190,16 +191,17 @@ class TorchEngine:
             self._divide_by_weight(counted, len(indices))
             self.parallel.clip_gradients()
             self.parallel.finish_passes()
-        tally = _Tally(counted, [stop, save, busy], self.input.read())
+        tally = Tally(counted, [stop, save, busy], self.input.read())
         if self.rescues:
             tally.wait()  # the update needs no peer: if one is lost before it, the state is still that of the last step
-            self._buffers.drop()
+            self._finished.drop()
         is_skipped = self.task.config.nanLoss == "Skip" and not np.isfinite(tally.loss())
         update_started = time.monotonic()
         if not is_skipped:
             if self._snapshots:
                 self._snapshots.before_update()
-            self._update(step)
+            with self._finished.updating():
+                self.parallel.update(step)
         update_seconds = time.monotonic() - update_started
         loss, votes = tally.loss(), tally.wait()[2:]
         self.input.merge(votes[3:])
@@ -226,12 +228,6 @@ class TorchEngine:
             weight = sums[1].clone()
             dist.all_reduce(weight)
             self.parallel.divide_by_weight(samples, weight.item())
-
-    def _update(self, step: int) -> None:
-        """Updates the state. If an optimizer of the user fails within, the state is that of no step, and this rank must not save it."""
-        rescues, self.rescues = self.rescues, False
-        self.parallel.update(step)
-        self.rescues = rescues
 
     def _read(self, data: Any, requests: Iterable[Request]) -> InputStream:
         position = self.parallel.layout.data_parallel_rank
@@ -275,16 +271,9 @@ class TorchEngine:
             return self._part(directory, room=room)
 
     def rescue(self, directory: Path) -> Part | None:
-        if not self.rescues or not self.parallel.layout.holds_whole_model:
+        if not self.parallel.layout.holds_whole_model or not self._finished.restore():
             return None
-        self._buffers.restore()
         return self._part(directory, room=0, alone=True)
-
-    def _settle(self) -> bool:
-        """Makes the state that after the last step. Returns False if this rank cannot, because it has begun to change the state."""
-        if self.rescues:
-            self._buffers.restore()
-        return self.rescues
 
     def _part(self, directory: Path, *, room: int, alone: bool = False) -> Part:
         parallel = self.parallel
@@ -301,7 +290,7 @@ class TorchEngine:
             dist.destroy_process_group()
 
 
-class _Tally:
+class Tally:
     """The sum over all ranks of losses, their weights, votes and input readings, in one all-reduce. It runs beside the update, unless the
     engine can rescue."""
 
@@ -324,24 +313,6 @@ class _Tally:
         """The loss of the step."""
         total, weight, *_ = self.wait()
         return total / weight if weight else math.nan
-
-
-class _Buffers:
-    """The buffers of the model before a step. The passes change them, and a rank that saves after its peers are lost undoes that."""
-
-    def __init__(self, module: nn.Module, *, are_copied: bool) -> None:
-        self._module, self._are_copied = module, are_copied
-        self._copies: list[torch.Tensor] = []
-
-    def copy(self) -> None:
-        if self._are_copied:
-            self._copies = [buffer.clone() for buffer in self._module.buffers()]
-
-    def drop(self) -> None:
-        self._copies = []
-
-    def restore(self) -> None:
-        restore_buffers(self._module, self._copies)
 
 
 def _add(sums: dict[str, float], others: Mapping[str, float]) -> None:
