@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from muster_contract.errors import TrainerError
-from muster_mpi.channel import Identity, run_remotely
+from muster_mpi.commands import Identity, run_remotely
 from muster_mpi.names import WORLD, read
 
 UNREACHABLE = 255

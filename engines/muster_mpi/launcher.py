@@ -22,7 +22,7 @@ from muster_contract.errors import PeerLost
 from muster_contract.events import ErrorEvent
 from muster_contract.trainer_spec import TrainerSpec
 from muster_mpi.agent import UNREACHABLE, code_of
-from muster_mpi.channel import Identity, await_host, without_descriptors
+from muster_mpi.commands import Identity, await_host, without_descriptors
 from muster_mpi.mpirun import Output, arguments, hostfile, open_mpi, variables
 from muster_mpi.names import HOSTS, WORLD, Host, read
 from muster_trainer.host.events import Events

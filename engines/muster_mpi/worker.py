@@ -17,7 +17,7 @@ from functools import partial
 from muster_contract.codes import ExitCode
 from muster_contract.errors import PeerLost
 from muster_contract.trainer_spec import TrainerSpec
-from muster_mpi.channel import Identity, name_of, serve_one, without_descriptors
+from muster_mpi.commands import Identity, name_of, serve_one, without_descriptors
 from muster_mpi.mpirun import open_mpi
 from muster_mpi.names import PORT
 from muster_trainer.host.events import Events

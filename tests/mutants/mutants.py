@@ -18,7 +18,7 @@ from muster.api.spec import CleanPodPolicy
 from muster.api.status import ConditionType, FailureClass, Phase, Reason
 from muster.kubernetes.backoff import Delays
 from muster.lifecycle import decide  # all of the core must be imported before functions are replaced
-from muster.lifecycle.state import Ended, record_of
+from muster.lifecycle.job_state import Ended, record_of
 from muster.lifecycle.transition import budget, elastic, in_place
 from muster_contract.errors import PeerLost
 
@@ -216,7 +216,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "replacement-on-the-node-that-expires",
         "the scheduler places the replacement of a worker on the node of this worker, which Karpenter takes away",
-        (Patch("facts.notices", "pods_that_karpenter_moves", _always(())),),
+        (Patch("facts.node_notices", "pods_that_karpenter_moves", _always(())),),
         tests=("tests/unit/lifecycle/test_moving.py",),
     ),
     _mutant(
@@ -252,7 +252,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _mutant(
         "final-phase-left",
         "a job that has ended starts again",
-        "state",
+        "job_state",
         "state_of",
         lambda original: lambda status, *, suspend: original(replace(status, phase=Phase.RUNNING), suspend=suspend),
     ),
@@ -300,7 +300,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _mutant(
         "notice-of-a-loss-forgotten",
         "the loss of a node counts as announced only if the job has moved",
-        "facts.notices",
+        "facts.node_notices",
         "announced",
         lambda original: lambda status, facts: frozenset(),
     ),
@@ -325,7 +325,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "_is_empty",
         _always(True),
     ),
-    _mutant("back-off-ignored", "a crash loop restarts as fast as it can", "state", "is_backing_off", _always(False)),
+    _mutant("back-off-ignored", "a crash loop restarts as fast as it can", "job_state", "is_backing_off", _always(False)),
     _mutant(
         "preemptions-loop",
         "a program that ends as if it was preempted restarts as fast as it can, for ever",

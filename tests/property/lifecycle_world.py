@@ -31,9 +31,9 @@ from muster.lifecycle.decide import decide
 from muster.lifecycle.facts import gang
 from muster.lifecycle.facts.devices import DEVICE_TAINT
 from muster.lifecycle.facts.membership import assigned, attempt_of
+from muster.lifecycle.job_state import has_failed_without_successor, is_open
 from muster.lifecycle.observed import Observed, ReplicaPhase, ReplicaView
 from muster.lifecycle.policy import Policy
-from muster.lifecycle.state import has_failed_without_successor, is_open
 from muster.lifecycle.transition.fence import member_to_start
 from muster.strategies.registry import strategy_of
 from muster.tools.tracing.spans import JOB, spans_between

@@ -15,8 +15,8 @@ from muster.api.status import ConditionType, Meaning, Phase, Reason, TrainingJob
 from muster.api.unchecked import items, mapping, mappings
 from muster.lifecycle.facts.acknowledging import grace_seconds
 from muster.lifecycle.facts.membership import attempt_of
-from muster.lifecycle.facts.notices import most_urgent
-from muster.lifecycle.state import has_failed_without_successor, newest_ended
+from muster.lifecycle.facts.node_notices import most_urgent
+from muster.lifecycle.job_state import has_failed_without_successor, newest_ended
 from muster.lifecycle.transition.fence import member_to_start
 from muster.render.manifests import render_world, world_plan
 from muster.render.trainer import memory_of

@@ -27,7 +27,7 @@ from muster.api.spec import Trainer, TrainingJobSpec
 from muster.api.status import ConditionType, TrainingJobStatus
 from muster.api.unchecked import mapping
 from muster.kubernetes.objects import Object
-from muster.lifecycle.state import is_open, without_contradictions
+from muster.lifecycle.job_state import is_open, without_contradictions
 from muster.render.defaults import JobDefaults, images_with
 from muster.render.images import Images
 from muster.render.template_hash import template_hash_of

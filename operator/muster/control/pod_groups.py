@@ -12,7 +12,7 @@ from muster.control.owned import ensured
 from muster.kubernetes.errors import ConflictError, NotFoundError, RefusedError
 from muster.kubernetes.objects import Object, owner_of
 from muster.lifecycle.facts import gang
-from muster.lifecycle.state import is_open
+from muster.lifecycle.job_state import is_open
 from muster.render.gang import SCHEDULERS, identity, pod_group, priority_class_of, with_count
 from muster.render.template_hash import is_outdated
 from muster.strategies.registry import strategy_of

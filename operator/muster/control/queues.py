@@ -18,8 +18,8 @@ from muster.control.cluster import Cluster
 from muster.control.positions import Positions
 from muster.kubernetes.errors import AlreadyExistsError, ConflictError, NotFoundError, RefusedError
 from muster.kubernetes.objects import Object, owner_of
+from muster.lifecycle.job_state import is_open
 from muster.lifecycle.observed import Observed, QuotaView
-from muster.lifecycle.state import is_open
 from muster.render.gang import chosen
 from muster.render.kueue import (
     Placement,

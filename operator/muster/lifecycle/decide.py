@@ -1,6 +1,6 @@
 """The life of a job. `decide` makes one pass over a job, and `LIFE` has the moves between its states.
 
-A job is in one of five states, which `state_of` reads from its status (`state.py`):
+A job is in one of five states, which `state_of` reads from its status (`job_state.py`):
 
     Settled      no attempt is open; so is a new job
     Open         an attempt starts or runs
@@ -32,11 +32,12 @@ from muster.api.job import TrainingJob
 from muster.api.problems import Problem
 from muster.api.status import AttemptRecord, Reason, TrainingJobStatus
 from muster.lifecycle.actions import Action, Decision, LookLive, deletion, shortening
-from muster.lifecycle.facts import capacity, notices
+from muster.lifecycle.facts import capacity, node_notices
 from muster.lifecycle.facts.facts import Facts, read
 from muster.lifecycle.facts.failure import Cause, cause_of_break
 from muster.lifecycle.facts.hang import cause_of_hang
 from muster.lifecycle.facts.limits import Limit
+from muster.lifecycle.job_state import Ended, Open, Provisional, Settled, State, Suspended, Verdict, is_backing_off, state_of
 from muster.lifecycle.observed import Observed, QuotaView
 from muster.lifecycle.policy import DEFAULT_POLICY, Policy
 from muster.lifecycle.present.goodput import counted_until, with_goodput
@@ -49,8 +50,7 @@ from muster.lifecycle.recording.grace import with_grace_of_ended_attempts
 from muster.lifecycle.recording.members import has_succeeded
 from muster.lifecycle.recording.progress import with_progress
 from muster.lifecycle.recording.recording import with_late_last_step, with_reports
-from muster.lifecycle.state import Ended, Open, Provisional, Settled, State, Suspended, Verdict, is_backing_off, state_of
-from muster.lifecycle.transition import attempts, budget, deadline, elastic, moving, nodes, replacing, requeueing
+from muster.lifecycle.transition import attempts, avoided_nodes, budget, deadline, elastic, moving, replacing, requeueing
 from muster.lifecycle.transition.pods import actions
 from muster.lifecycle.wake import wake_time
 
@@ -114,14 +114,14 @@ def next_state(status: TrainingJobStatus, facts: Facts) -> tuple[TrainingJobStat
         # A world that a deadline ends saves in its grace period. Its commit and its last step come after the end of the job.
         return with_late_last_step(with_progress(status, facts), facts), state
     facts = facts.in_world_of(status)
-    status = capacity.with_capacity(notices.with_notices(with_reports(status, facts), facts), facts)
+    status = capacity.with_capacity(node_notices.with_notices(with_reports(status, facts), facts), facts)
     for move in LIFE:
         found = move.condition(status, facts) if isinstance(_state(status, facts), move.sources) else None
         status, ended = move.end(status, facts, found) if found else (status, None)
         if ended is not None:
             return replace(status, completion_time=facts.stamp, next_attempt_time=None), ended
     status = with_grace_of_ended_attempts(status, facts)
-    status = replace(status, avoided_nodes=nodes.avoided(status, facts))
+    status = replace(status, avoided_nodes=avoided_nodes.avoided(status, facts))
     return status, _state(status, facts)
 
 

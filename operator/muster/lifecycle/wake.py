@@ -10,9 +10,9 @@ from muster.lifecycle.facts.acknowledging import acknowledge_due, acknowledging
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.leaving import times_of_leaving
 from muster.lifecycle.facts.waiting import silence_due
+from muster.lifecycle.job_state import Ended, State
 from muster.lifecycle.recording.inputs import due_write
-from muster.lifecycle.state import Ended, State
-from muster.lifecycle.transition import attempts, clean_up, deadline, elastic, moving, nodes, replacing, requeueing
+from muster.lifecycle.transition import attempts, avoided_nodes, clean_up, deadline, elastic, moving, replacing, requeueing
 from muster.lifecycle.transition.pods import has_failed_outside_the_world, keeps_its_log
 
 _AT_ONCE = timedelta(milliseconds=1)
@@ -35,7 +35,7 @@ def wake_time(
             attempts.settles_at(status, facts),
             deadline.due(status, facts),
             due_write(status, facts),
-            nodes.due(status),
+            avoided_nodes.due(status),
             stalled.due(status, facts),
             *moving.wake_times(status, facts),
             *capacity.wake_times(status, facts),

@@ -13,7 +13,7 @@ from muster.admission.validate import problems
 from muster_contract.codes import ExitCode
 from muster_contract.errors import BadConfiguration, PeerLost
 from muster_contract.trainer_spec import BatchSpec, TrainerSpec
-from muster_mpi.channel import Identity, await_host, run_remotely, serve_one
+from muster_mpi.commands import Identity, await_host, run_remotely, serve_one
 from muster_mpi.launcher import failure
 from muster_mpi.mpirun import Output, hostfile, open_mpi, variables
 from muster_mpi.names import HOSTS, PORT, Host, read

@@ -7,7 +7,7 @@ import pytest
 from muster_contract.config import COMMON_KEYS
 from muster_contract.errors import BadConfiguration
 from muster_trainer.tasks.config import read_config
-from muster_trainer.training.reports import nan_loss_remedies
+from muster_trainer.training.step_reports import nan_loss_remedies
 
 
 def test_all_remedies_are_named_if_the_engine_accepts_them() -> None:

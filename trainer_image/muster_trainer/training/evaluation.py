@@ -10,8 +10,8 @@ from muster_trainer.checkpoint.objects import Location
 from muster_trainer.data import batches_in_order
 from muster_trainer.export import Export
 from muster_trainer.training.agreement import agree
-from muster_trainer.training.reports import StepReports
 from muster_trainer.training.run import Run
+from muster_trainer.training.step_reports import StepReports
 
 
 def is_evaluation_due(run: Run, done: int) -> bool:

@@ -15,8 +15,8 @@ from muster_trainer.training.engine import StepOutcome
 from muster_trainer.training.evaluation import evaluate, is_evaluation_due, write_export
 from muster_trainer.training.recovery.ladder import Ladder
 from muster_trainer.training.recovery.memory import Memory
-from muster_trainer.training.reports import StepReports
 from muster_trainer.training.run import Run
+from muster_trainer.training.step_reports import StepReports
 
 
 class Training:

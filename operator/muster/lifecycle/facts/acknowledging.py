@@ -8,8 +8,8 @@ from muster.api import grace
 from muster.api.spec import TrainingJobSpec
 from muster.api.status import Member, Reason, TrainingJobStatus
 from muster.lifecycle.facts.facts import Facts
+from muster.lifecycle.job_state import newest_ended
 from muster.lifecycle.observed import ReplicaView
-from muster.lifecycle.state import newest_ended
 
 _STOPPED_IN_ADVANCE = frozenset({Reason.DISRUPTED, Reason.DEVICE_TAINTED, Reason.EVICTED, Reason.POD_DELETED, Reason.PREEMPTED})
 """Reasons for an end that Muster announces to the processes, so that all ranks save at the same step."""

@@ -15,8 +15,8 @@ from muster.api.chosen_classes import allowed, classes_at, classes_of, entry_of,
 from muster.api.spec import RoleName
 from muster.api.status import CapacityStatus, TrainingJobStatus
 from muster.lifecycle.facts.facts import Facts
+from muster.lifecycle.job_state import is_open
 from muster.lifecycle.observed import Replica, ReplicaPhase, ReplicaView
-from muster.lifecycle.state import is_open
 from muster.strategies.base import MOST_REPLACEMENTS
 
 

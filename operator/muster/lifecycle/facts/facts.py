@@ -18,9 +18,9 @@ from muster.lifecycle.facts import limits
 from muster.lifecycle.facts.ledger import Account, account
 from muster.lifecycle.facts.limits import Limit
 from muster.lifecycle.facts.membership import assigned, latest_attempt, orphaned_of
+from muster.lifecycle.job_state import is_open
 from muster.lifecycle.observed import Observed, ReplicaView
 from muster.lifecycle.policy import DEFAULT_POLICY, Patience, Policy, patience
-from muster.lifecycle.state import is_open
 from muster.strategies.base import Strategy, WorldPlan
 from muster.strategies.registry import strategy_of
 from muster_contract.checkpoint_layout import parse_checkpoint_name

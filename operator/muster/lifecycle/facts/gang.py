@@ -5,7 +5,7 @@ from __future__ import annotations
 from muster.api.spec import TrainingJobSpec
 from muster.api.status import TrainingJobStatus
 from muster.lifecycle.facts.facts import Facts
-from muster.lifecycle.state import is_open
+from muster.lifecycle.job_state import is_open
 from muster.strategies.registry import strategy_of
 
 

@@ -17,8 +17,8 @@ from muster.api.job import TrainingJob
 from muster.api.spec import RoleName
 from muster.api.status import Member, TrainingJobStatus
 from muster.api.times import reported_time
+from muster.lifecycle.job_state import is_open
 from muster.lifecycle.observed import Incarnation, Observed, Replica, ReplicaPhase, ReplicaView
-from muster.lifecycle.state import is_open
 from muster_contract.events import MAX_ATTEMPT
 from muster_contract.reports import TerminationMessage
 

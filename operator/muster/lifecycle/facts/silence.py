@@ -13,9 +13,9 @@ from math import inf
 
 from muster.api.status import TrainingJobStatus
 from muster.lifecycle.facts.facts import Facts
+from muster.lifecycle.job_state import newest
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 from muster.lifecycle.policy import Tolerance
-from muster.lifecycle.state import newest
 from muster_contract.events import Activity
 from muster_contract.reports import Report
 from muster_contract.trainer_spec import DEFAULT_GLOBAL_SIZE

@@ -10,12 +10,12 @@ from muster.api.status import LONGEST_TEXT, Condition, ConditionType, GraceStatu
 from muster.api.times import whole_seconds
 from muster.lifecycle.facts import gang, stalled
 from muster.lifecycle.facts.facts import Facts
+from muster.lifecycle.job_state import Ended, State, Suspended, is_open, last_failure
 from muster.lifecycle.present.capacity import capacity_reason, capacity_sentence
-from muster.lifecycle.present.notices import notice_sentence, reason_of
+from muster.lifecycle.present.node_notices import notice_sentence, reason_of
 from muster.lifecycle.present.waiting import reasons
 from muster.lifecycle.recording.members import world_members
 from muster.lifecycle.recording.ranks import can_be_compared
-from muster.lifecycle.state import Ended, State, Suspended, is_open, last_failure
 
 _ORDER = list(ConditionType)
 _GRACE_ADVICE = "Where a node gives less, raise shutdownGracePeriod of its kubelet, or drain with a longer --grace-period"

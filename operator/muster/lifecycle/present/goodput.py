@@ -17,7 +17,7 @@ from enum import Enum, auto
 
 from muster.api.status import ConditionType, Goodput, Phase, Reason, TrainingJobStatus
 from muster.lifecycle.facts.facts import Facts
-from muster.lifecycle.state import SUSPENSIONS, is_open, last_failure, newest, record_of
+from muster.lifecycle.job_state import SUSPENSIONS, is_open, last_failure, newest, record_of
 
 
 class Part(Enum):

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from muster.api.status import LONGEST_TEXT, AttemptRecord, Phase, Reason, TrainingJobStatus
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.leaving import holding_resources
+from muster.lifecycle.job_state import SUSPENSIONS, Ended, Open, State, Suspended, is_backing_off, last_failure
 from muster.lifecycle.present.capacity import capacity_sentence
 from muster.lifecycle.present.conditions import is_queued
 from muster.lifecycle.present.goodput import reports_steps
-from muster.lifecycle.present.notices import notice_sentence
+from muster.lifecycle.present.node_notices import notice_sentence
 from muster.lifecycle.present.waiting import listed, waiting_sentence
-from muster.lifecycle.state import SUSPENSIONS, Ended, Open, State, Suspended, is_backing_off, last_failure
 
 
 def message(status: TrainingJobStatus, state: State, facts: Facts) -> str:

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from muster.api.status import AttemptRecord, Meaning, NoticeCounts, Reason, TrainingJobStatus
 from muster.lifecycle.changes import attempt_changes
-from muster.lifecycle.facts import notices
+from muster.lifecycle.facts import node_notices
 from muster.lifecycle.facts.facts import Facts
-from muster.lifecycle.state import is_open
+from muster.lifecycle.job_state import is_open
 
 
 def with_notice_counts(old: TrainingJobStatus, new: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
@@ -36,7 +36,7 @@ def _with_left_nodes(record: AttemptRecord, old: TrainingJobStatus, new: Trainin
     """The record of the attempt that moves with this write, with the number of nodes that it leaves because they go."""
     if record.attempt != old.attempt or not is_open(old) or record.reason is not Reason.MOVED:
         return record
-    left = notices.announced(new, facts) & _nodes_of_world(old, facts)
+    left = node_notices.announced(new, facts) & _nodes_of_world(old, facts)
     return replace(record, announced_nodes=len(left)) if left else record
 
 

@@ -10,11 +10,11 @@ from muster.api.spec import RoleName
 from muster.api.status import Phase, RoleStatus, TrainingJobStatus
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.failure import has_failed_by_itself
+from muster.lifecycle.job_state import Ended, Open, State, Suspended, is_open, last_failure
 from muster.lifecycle.observed import ReplicaPhase
 from muster.lifecycle.present.conditions import is_queued, with_conditions
 from muster.lifecycle.present.message import message
 from muster.lifecycle.present.queue import queue_of
-from muster.lifecycle.state import Ended, Open, State, Suspended, is_open, last_failure
 
 
 def present(status: TrainingJobStatus, state: State, facts: Facts) -> TrainingJobStatus:

@@ -11,8 +11,8 @@ from muster.api.grace import needed
 from muster.api.grace import seconds as allowed
 from muster.api.status import AttemptRecord, ConditionType, GraceStatus, Reason, TrainingJobStatus
 from muster.lifecycle.facts.facts import Facts
+from muster.lifecycle.job_state import is_open
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
-from muster.lifecycle.state import is_open
 from muster_contract.codes import ExitCode
 
 

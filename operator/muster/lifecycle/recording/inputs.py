@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from muster.api.spec import JobInput
 from muster.api.status import InputStatus, TrainingJobStatus
 from muster.lifecycle.facts.facts import Facts
+from muster.lifecycle.job_state import is_open
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
-from muster.lifecycle.state import is_open
 from muster_contract.inputs import InputProgress
 
 _SECONDS = 10.0

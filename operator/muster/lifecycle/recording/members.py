@@ -8,9 +8,9 @@ from dataclasses import replace
 from muster.api.status import Member, TrainingJobStatus
 from muster.lifecycle.facts.devices import unhealthy_since
 from muster.lifecycle.facts.facts import Facts
+from muster.lifecycle.job_state import is_backing_off, is_open
 from muster.lifecycle.observed import Replica, ReplicaPhase, ReplicaView
 from muster.lifecycle.recording.phases import with_start_phases
-from muster.lifecycle.state import is_backing_off, is_open
 
 _Views = Mapping[Replica, list[ReplicaView]]
 """The pods of each replica. A replica has more than one pod while one of them is being deleted."""

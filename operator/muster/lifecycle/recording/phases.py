@@ -13,7 +13,7 @@ from itertools import accumulate, pairwise
 from muster.api.status import AttemptRecord, Phases, TrainingJobStatus
 from muster.api.times import milliseconds, reported_time
 from muster.lifecycle.facts.facts import Facts
-from muster.lifecycle.state import newest, record_before, with_record
+from muster.lifecycle.job_state import newest, record_before, with_record
 from muster_contract.reports import Marks
 
 

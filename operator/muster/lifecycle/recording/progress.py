@@ -11,10 +11,10 @@ from muster.api.status import AttemptRecord, CheckpointStatus, Notice, Progress,
 from muster.api.times import reported_time, whole_seconds
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.failure import last_terminated_step, terminated_loss, termination_of
+from muster.lifecycle.job_state import newest, with_record
 from muster.lifecycle.observed import ReplicaView
 from muster.lifecycle.recording.phases import with_phases
 from muster.lifecycle.recording.ranks import differences
-from muster.lifecycle.state import newest, with_record
 from muster_contract import reports as wire
 from muster_contract.events import Commit, Evaluation, Resumed, ResumeSource
 from muster_contract.notices import NoticeReason

@@ -7,12 +7,12 @@ from dataclasses import replace
 from muster.api.status import Reason, TrainingJobStatus
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.failure import last_terminated_step
+from muster.lifecycle.job_state import is_open, newest, with_record
 from muster.lifecycle.recording.grace import with_short_grace_of_open_attempt
 from muster.lifecycle.recording.inputs import with_inputs
 from muster.lifecycle.recording.members import with_members
 from muster.lifecycle.recording.progress import with_progress
 from muster.lifecycle.recording.ranks import with_stragglers
-from muster.lifecycle.state import is_open, newest, with_record
 
 
 def with_reports(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:

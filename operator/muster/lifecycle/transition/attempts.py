@@ -6,14 +6,14 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from muster.api.status import LONGEST_TEXT, MAX_ATTEMPT_RECORDS, AttemptRecord, Member, Reason, TrainingJobStatus, World
-from muster.lifecycle.facts import notices
+from muster.lifecycle.facts import node_notices
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.failure import Cause, corrected_cause, last_step_of
 from muster.lifecycle.facts.hang import with_blame
+from muster.lifecycle.job_state import Verdict, is_open, newest, record_of, state_of, with_record
 from muster.lifecycle.observed import Replica
 from muster.lifecycle.recording.recording import last_step, later
-from muster.lifecycle.state import Verdict, is_open, newest, record_of, state_of, with_record
-from muster.lifecycle.transition import budget, elastic, in_place, nodes, replacing
+from muster.lifecycle.transition import avoided_nodes, budget, elastic, in_place, replacing
 
 
 def with_next(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
@@ -55,7 +55,7 @@ def with_failure(status: TrainingJobStatus, facts: Facts, cause: Cause) -> Train
     record, done = newest(status), last_step(status, facts)
     assert record is not None
     status = budget.with_progress(status, facts, done, ended=cause.time)
-    node = nodes.node_of((*facts.trainers(status.attempt), *facts.departed_members(status)), cause.replica, record=record)
+    node = avoided_nodes.node_of((*facts.trainers(status.attempt), *facts.departed_members(status)), cause.replica, record=record)
     record = _on_node(_with_cause(record, cause), node, status, facts)
     return with_record(status, replace(record, end_time=facts.stamp, last_step=done))
 
@@ -63,7 +63,7 @@ def with_failure(status: TrainingJobStatus, facts: Facts, cause: Cause) -> Train
 def with_correction(status: TrainingJobStatus, facts: Facts, record: AttemptRecord) -> TrainingJobStatus:
     """Corrects the class, reason and cost of a failed attempt by what the replicas show now. May also settle the failure."""
     cause, stacks = with_blame(record, corrected_cause(record, facts), facts.replicas)
-    corrected = _on_node(_with_cause(record, cause), nodes.node_of(facts.replicas, cause.replica, record=record), status, facts)
+    corrected = _on_node(_with_cause(record, cause), avoided_nodes.node_of(facts.replicas, cause.replica, record=record), status, facts)
     if record.attempt < status.attempt:
         status = budget.with_charge_moved(status, facts, record, to=corrected)
         if cause.failure_class is not record.failure_class:
@@ -138,7 +138,7 @@ def _on_node(record: AttemptRecord, node: str | None, status: TrainingJobStatus,
     """The record of a failure on this node, which may have announced that it goes. A notice that has gone meanwhile counts on, and so does
     one that is seen only now, because nodes and pods are watched apart."""
     before = record.announced_nodes if node == record.node else None
-    return replace(record, node=node, announced_nodes=1 if node in notices.announced(status, facts) else before)
+    return replace(record, node=node, announced_nodes=1 if node in node_notices.announced(status, facts) else before)
 
 
 def _planned_world(status: TrainingJobStatus, facts: Facts, *, attempt: int) -> World:

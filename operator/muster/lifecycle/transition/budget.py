@@ -14,7 +14,7 @@ from muster.api.status import MAX_ATTEMPT_RECORDS, AttemptRecord, FailureClass, 
 from muster.api.times import milliseconds
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.same_error import same_error, same_step
-from muster.lifecycle.state import Verdict
+from muster.lifecycle.job_state import Verdict
 
 _MOST_TIMES = 1000
 _EXCEEDED = {

@@ -9,8 +9,8 @@ from muster.api.spec import LimitAction
 from muster.api.status import LONGEST_TEXT, MAX_AWAITED, Awaited, ConditionType, Reason, TrainingJobStatus
 from muster.lifecycle.facts import gang, limits
 from muster.lifecycle.facts.facts import Facts
+from muster.lifecycle.job_state import SUSPENSIONS, Verdict, is_open, newest
 from muster.lifecycle.observed import ReplicaPhase
-from muster.lifecycle.state import SUSPENSIONS, Verdict, is_open, newest
 
 
 def verdict(status: TrainingJobStatus, facts: Facts) -> Verdict | None:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from muster.api.status import TrainingJobStatus, World
-from muster.lifecycle.facts import notices
+from muster.lifecycle.facts import node_notices
 from muster.lifecycle.facts.facts import Facts
+from muster.lifecycle.job_state import SUSPENSIONS, is_open, newest
 from muster.lifecycle.observed import Replica, ReplicaPhase
-from muster.lifecycle.state import SUSPENSIONS, is_open, newest
 from muster.lifecycle.transition import spares
 from muster.lifecycle.transition.in_place import reused_pods
 from muster.strategies.base import WorldPlan
@@ -39,7 +39,7 @@ def next_plan(status: TrainingJobStatus, facts: Facts) -> WorldPlan:
     present = (_running(facts) | reused_pods(status, facts).keys()) & _replicas(plan)
     waits = record.failure_class is not None and facts.spec.elastic.shrink_after_seconds > 0
     members = present | (_members(status.world) if waits else set())
-    stay = members - {view.replica for view in notices.leaving(status, facts)}
+    stay = members - {view.replica for view in node_notices.leaving(status, facts)}
     members = stay if len(stay) >= facts.spec.elastic.min_replicas else members
     return plan.part(members) if len(members & _replicas(plan)) >= facts.spec.elastic.min_replicas else plan
 
@@ -75,7 +75,7 @@ def free_replicas(status: TrainingJobStatus, facts: Facts) -> set[Replica]:
         return set()
     if facts.spec.elastic:
         return _replicas(facts.plan) - _members(status.world)
-    number = notices.wanted(status, facts)
+    number = node_notices.wanted(status, facts)
     if not number:
         return set()
     exist = {view.replica for view in facts.standing_by}

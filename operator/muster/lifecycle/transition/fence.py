@@ -11,8 +11,8 @@ from __future__ import annotations
 from muster.api.status import Member, TrainingJobStatus
 from muster.lifecycle.facts.acknowledging import grace_seconds
 from muster.lifecycle.facts.facts import Facts
+from muster.lifecycle.job_state import is_open
 from muster.lifecycle.observed import ReplicaView
-from muster.lifecycle.state import is_open
 
 _EXIT_SECONDS = 10
 

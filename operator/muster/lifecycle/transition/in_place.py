@@ -14,9 +14,9 @@ from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.failure import cause_of_end
 from muster.lifecycle.facts.membership import has_current_template
 from muster.lifecycle.facts.silence import is_silent_after_the_end
+from muster.lifecycle.job_state import newest
 from muster.lifecycle.observed import Replica, ReplicaView
-from muster.lifecycle.state import newest
-from muster.lifecycle.transition.nodes import avoided
+from muster.lifecycle.transition.avoided_nodes import avoided
 from muster.strategies.base import RestartScope, RestartsWith
 
 

@@ -15,10 +15,10 @@ from datetime import datetime, timedelta
 
 from muster.api.chosen_classes import classes_of
 from muster.api.status import TrainingJobStatus
-from muster.lifecycle.facts import capacity, notices
+from muster.lifecycle.facts import capacity, node_notices
 from muster.lifecycle.facts.facts import Facts
+from muster.lifecycle.job_state import is_open
 from muster.lifecycle.observed import ReplicaView
-from muster.lifecycle.state import is_open
 from muster.lifecycle.transition import spares
 
 
@@ -41,11 +41,11 @@ def due(status: TrainingJobStatus, facts: Facts) -> Relocation | None:
 
 def _departure(status: TrainingJobStatus, facts: Facts) -> Relocation | None:
     """The move of workers whose nodes go."""
-    leaving = notices.leaving(status, facts)
+    leaving = node_notices.leaving(status, facts)
     if not leaving:
         return None
     if facts.spec.elastic is not None:
-        movable = leaving if len(notices.staying(status, facts)) >= facts.spec.elastic.min_replicas else ()
+        movable = leaving if len(node_notices.staying(status, facts)) >= facts.spec.elastic.min_replicas else ()
     else:
         free = len(replacements(status, facts))
         movable = leaving[:free] if free >= len(leaving) or facts.now >= _patient_until(status, facts) else ()
@@ -75,15 +75,15 @@ def _complete_until(ready: Sequence[ReplicaView], facts: Facts) -> datetime:
 
 def wake_times(status: TrainingJobStatus, facts: Facts) -> list[datetime | None]:
     """When notices have their effect, and when the job stops waiting for all replacements."""
-    times = [notices.due_time(each, facts) for each in status.node_notices]
+    times = [node_notices.due_time(each, facts) for each in status.node_notices]
     ready = spares.ready_to_return(status, facts) if capacity.returning(status, facts) else []
     times.append(_complete_until(ready, facts) if ready else None)
-    return [*times, _patient_until(status, facts) if notices.leaving(status, facts) else None]
+    return [*times, _patient_until(status, facts) if node_notices.leaving(status, facts) else None]
 
 
 def replacements(status: TrainingJobStatus, facts: Facts) -> list[str]:
     """The uids of ready spares on nodes that stay."""
-    nodes = notices.going(status, facts)
+    nodes = node_notices.going(status, facts)
     return [view.uid for view in spares.ready(facts) if view.node not in nodes]
 
 
@@ -97,7 +97,7 @@ def _may_move(status: TrainingJobStatus, facts: Facts) -> bool:
 
 def _patient_until(status: TrainingJobStatus, facts: Facts) -> datetime:
     """Until when the job waits for a replacement for each worker that leaves, so that it moves once. It waits anew after each move."""
-    nodes = notices.going(status, facts)
+    nodes = node_notices.going(status, facts)
     since = [each.since for each in status.node_notices if each.node in nodes]
     begun = status.world.ready_time if status.world else None
     return max([*since, *([begun] if begun else ())], default=facts.now) + timedelta(seconds=facts.policy.replacement_seconds)

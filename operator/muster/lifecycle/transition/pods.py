@@ -5,13 +5,13 @@ from __future__ import annotations
 from muster.api.spec import CleanPodPolicy
 from muster.api.status import Phase, TrainingJobStatus
 from muster.lifecycle.actions import Action, CreateReplica, EnsureService, LookLive, deletion
-from muster.lifecycle.facts import capacity, notices
+from muster.lifecycle.facts import capacity, node_notices
 from muster.lifecycle.facts.acknowledging import acknowledging
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.failure import cause_of_end
 from muster.lifecycle.facts.waiting import missing
+from muster.lifecycle.job_state import Ended, Open, Provisional, Settled, State, Suspended, is_backing_off
 from muster.lifecycle.observed import ReplicaView
-from muster.lifecycle.state import Ended, Open, Provisional, Settled, State, Suspended, is_backing_off
 from muster.lifecycle.transition import clean_up, elastic, replacing
 from muster.lifecycle.transition.fence import exit_seconds, is_clear, is_proved
 
@@ -60,7 +60,7 @@ def _standby(status: TrainingJobStatus, facts: Facts) -> Actions:
     if status.world is None or facts.problems:
         return ()
     free = elastic.free_replicas(status, facts) - {each.replica for each in status.orphaned}
-    going = notices.going(status, facts)
+    going = node_notices.going(status, facts)
     unneeded = [
         view
         for view in facts.standing_by
@@ -72,7 +72,7 @@ def _standby(status: TrainingJobStatus, facts: Facts) -> Actions:
         return deletions
     if not facts.live:
         return (*deletions, LookLive())
-    apart = notices.pods_that_karpenter_moves(status, facts)
+    apart = node_notices.pods_that_karpenter_moves(status, facts)
     creations = (CreateReplica(role, index, status.attempt, standby=True, apart_from=apart) for role, index in absent)
     return (*deletions, *creations)
 

@@ -15,8 +15,8 @@ from muster.lifecycle.actions import Action, LookLive, deletion
 from muster.lifecycle.facts import capacity
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.silence import silent_after_the_end_at, silent_at
+from muster.lifecycle.job_state import is_open
 from muster.lifecycle.observed import Replica, ReplicaPhase, ReplicaView
-from muster.lifecycle.state import is_open
 from muster.lifecycle.transition import spares
 
 _SUFFIXES = 1000

@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 from muster.api.status import Reason, TrainingJobStatus
 from muster.lifecycle.facts import gang
 from muster.lifecycle.facts.facts import Facts
+from muster.lifecycle.job_state import is_open
 from muster.lifecycle.observed import ReplicaView
-from muster.lifecycle.state import is_open
 
 _MOST_DOUBLINGS = 20
 

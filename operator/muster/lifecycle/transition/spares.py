@@ -12,12 +12,12 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from muster.api.status import Member, TrainingJobStatus, World
-from muster.lifecycle.facts import capacity, notices
+from muster.lifecycle.facts import capacity, node_notices
 from muster.lifecycle.facts.acknowledging import may_acknowledge
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.facts.silence import is_silent
+from muster.lifecycle.job_state import SUSPENSIONS, newest
 from muster.lifecycle.observed import Replica, ReplicaView
-from muster.lifecycle.state import SUSPENSIONS, newest
 from muster.lifecycle.transition.in_place import reused_pods
 from muster.strategies.base import WorldPlan
 
@@ -33,9 +33,9 @@ def next_plan(status: TrainingJobStatus, facts: Facts) -> WorldPlan:
     workers = [member.replica for member in world.members if member.role == facts.strategy.worker_role]
     lost = [replica for replica in workers if replica not in reused]
     successors = _successors(lost, waiting, _nodes({uid for replica in workers if (uid := reused.get(replica))}, facts))
-    going = notices.going(status, facts)
+    going = node_notices.going(status, facts)
     stays = [view for view in waiting if view.node not in going and view.replica not in successors.values()]
-    leaving = [view.replica for view in notices.leaving(status, facts) if view.replica in reused]
+    leaving = [view.replica for view in node_notices.leaving(status, facts) if view.replica in reused]
     successors |= _successors(leaving, stays, _nodes({uid for each in workers if each not in leaving and (uid := reused.get(each))}, facts))
     back = [view.replica for view in capacity.returning(status, facts) if view.replica in reused and view.replica not in successors]
     ready_there = [view for view in ready_to_return(status, facts) if view in stays and view.replica not in successors.values()]
@@ -66,7 +66,7 @@ def ready(facts: Facts) -> list[ReplicaView]:
 
 def ready_to_return(status: TrainingJobStatus, facts: Facts) -> list[ReplicaView]:
     """The ready replicas on nodes of the preferred capacity class. Nodes that go do not count."""
-    going = notices.going(status, facts)
+    going = node_notices.going(status, facts)
     return [view for view in ready(facts) if view.node not in going and capacity.is_on_preferred(view, facts)]
 
 

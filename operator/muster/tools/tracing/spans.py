@@ -16,8 +16,8 @@ from muster.api.status import AttemptRecord, ConditionType, Phase, Phases, Train
 from muster.api.times import reported_time
 from muster.lifecycle.changes import AttemptChange, attempt_changes
 from muster.lifecycle.facts.failure import termination_of
+from muster.lifecycle.job_state import SUSPENSIONS
 from muster.lifecycle.observed import Observed
-from muster.lifecycle.state import SUSPENSIONS
 from muster_contract.text import printable
 
 JOB = "job"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from muster.api.spec import NodeNotices
 from muster.api.status import Meaning, NodeNotice, Reason, TrainingJobStatus
-from muster.lifecycle.facts import notices
+from muster.lifecycle.facts import node_notices
 from muster.lifecycle.facts.facts import Facts
 from muster.lifecycle.present.waiting import listed
 
@@ -29,7 +29,7 @@ def reason_of(status: TrainingJobStatus, facts: Facts) -> Reason:
 
 
 def _most_urgent(status: TrainingJobStatus, facts: Facts) -> NodeNotice | None:
-    return notices.most_urgent(each for each in status.node_notices if _labels_on(each.node, status, facts))
+    return node_notices.most_urgent(each for each in status.node_notices if _labels_on(each.node, status, facts))
 
 
 def _labels_on(node: str, status: TrainingJobStatus, facts: Facts) -> list[str]:
@@ -43,11 +43,11 @@ def _plan(status: TrainingJobStatus, facts: Facts) -> str:
     if facts.spec.recovery.node_notices is NodeNotices.SAVE:
         return f"the job {saves}stays (recovery.nodeNotices: Save)"
     if facts.spec.elastic is not None:
-        enough = len(notices.staying(status, facts)) >= facts.spec.elastic.min_replicas
+        enough = len(node_notices.staying(status, facts)) >= facts.spec.elastic.min_replicas
         return "the others go on without it" if enough else "too few workers would remain, so the job stays until then"
-    coming = [view for view in facts.standing_by if view.node not in notices.going(status, facts)]
+    coming = [view for view in facts.standing_by if view.node not in node_notices.going(status, facts)]
     if coming and all(view.unschedulable for view in coming):
         return f"no node is free for a replacement yet, so the job {saves}trains on"
-    if notices.wanted(status, facts):
+    if node_notices.wanted(status, facts):
         return f"the job {saves}moves once a replacement is ready"
     return f"the job {saves}stays until then, because its workers cannot be replaced while it trains"

@@ -12,7 +12,7 @@ from muster.api.status import AttemptRecord, FailureClass, Reason, TrainingJobSt
 from muster.lifecycle.facts.facts import read
 from muster.lifecycle.observed import Observed
 from muster.lifecycle.policy import Policy
-from muster.lifecycle.transition import nodes
+from muster.lifecycle.transition import avoided_nodes
 from tests.unit.lifecycle.lifecycle_cases import T0, at, failed, job, replica, report, running, running_story
 
 INFRASTRUCTURE, PREEMPTION, APPLICATION = FailureClass.INFRASTRUCTURE, FailureClass.PREEMPTION, FailureClass.APPLICATION
@@ -24,7 +24,7 @@ def ended(node: str | None, seconds: float, reason: Reason = Reason.PROCESS_KILL
 
 def avoided(records: list[AttemptRecord], now: float) -> dict[str, int]:
     facts = read(job(), Observed(), at(now), policy=Policy(node_seconds=100))
-    return {node.name: node.deaths for node in nodes.avoided(TrainingJobStatus(attempts=records), facts)}
+    return {node.name: node.deaths for node in avoided_nodes.avoided(TrainingJobStatus(attempts=records), facts)}
 
 
 @pytest.mark.parametrize(
