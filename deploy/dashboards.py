@@ -68,7 +68,7 @@ FLEET = {
             "s",
         ),
         Panel(
-            "What time is spent on",
+            "Where the time goes",
             "The life of all jobs that have not ended.",
             ((f"sum by (part) (muster_job_time_seconds{{{_NAMESPACES}}})", "{{part}}"),),
             "s",
@@ -191,7 +191,7 @@ JOB = {
             ((f"time() - muster_job_failure_timestamp_seconds{{{_JOB}}}", "{{class}} {{reason}}"),),
             "s",
         ),
-        Panel("What time is spent on", "", ((f"muster_job_time_seconds{{{_JOB}}}", "{{part}}"),), "s", stacked=True),
+        Panel("Where the time goes", "", ((f"muster_job_time_seconds{{{_JOB}}}", "{{part}}"),), "s", stacked=True),
         Panel("Attempts without progress", "In a row.", ((f"muster_job_attempts_without_progress{{{_JOB}}}", "attempts"),)),
         Panel("Stragglers", "Ranks that are slower than the others.", ((f"muster_job_stragglers{{{_JOB}}}", "ranks"),)),
     ),

@@ -180,7 +180,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "window-forgotten",
-        "a job that runs for weeks is given up for failures of long ago",
+        "a job that runs for weeks fails because of failures of long ago",
         "transition.budget",
         "_within_window",
         lambda original: lambda facts, times, *, until: tuple(times),
@@ -313,7 +313,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     _mutant(
         "verdict-before-the-evidence",
-        "the job is given up for a lost peer a second before a preemption of its node is reported",
+        "the job fails because of a lost peer a second before a preemption of its node is reported",
         "transition.attempts",
         "verdict",
         _verdict_unsettled,
@@ -465,7 +465,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "lifecycle/test_deadline",
     ),
     _unit(
-        "last-words-acknowledge-all",
+        "termination-messages-acknowledge-all",
         "a world is taken for complete while processes of the attempt before run in it",
         "muster.lifecycle.facts.membership:_reported",
         lambda original: lambda view, status: status.attempt if view.report and view.report.termination else original(view, status),
@@ -479,7 +479,7 @@ MUTANTS: tuple[Mutant, ...] = (
         _always(0),
     ),
     _mutant(
-        "last-words-of-the-kept-lost",
+        "termination-messages-of-the-kept-lost",
         "the lost peer is blamed although the replica that broke has reported it and goes on",
         "facts.failure",
         "_cause_in_termination",

@@ -1104,12 +1104,12 @@ def _check_entered(world: World, status: TrainingJobStatus) -> None:
         reason = Reason.COMPLETED_WITHOUT_REPORT if is_silent else Reason.COMPLETED
         check(complete is not None and complete.reason is reason, "success", f"Complete is {complete}, not {reason}")
     if status.phase is Phase.FAILED:
-        _check_given_up(world, status)
+        _check_permanent_failure(world, status)
     if status.phase is Phase.SUSPENDED:
         check(not world.pods, "suspension", f"suspended with {list(world.pods)}")
 
 
-def _check_given_up(world: World, status: TrainingJobStatus) -> None:
+def _check_permanent_failure(world: World, status: TrainingJobStatus) -> None:
     """The limit of restarts is reached, and not a restart earlier."""
     reason = next(condition.reason for condition in status.conditions if condition.type == "Failed")
     if reason in (Reason.STARTUP_DEADLINE, Reason.ACTIVE_DEADLINE):
@@ -1123,17 +1123,17 @@ def _check_given_up(world: World, status: TrainingJobStatus) -> None:
     if reason is not Reason.BAD_CONFIGURATION and not is_final and world.now < failed.end_time + timedelta(seconds=POLICY.settle_seconds):
         others = [pod for pod in world.pods.values() if world.belongs(pod) == judged and pod.view.role != EVALUATOR]
         others = [pod for pod in others if not world.orphaned(pod) and not pod.frozen]
-        check(all(pod.trains is None for pod in others), "settled first", f"given up for {reason} while replicas still run")
+        check(all(pod.trains is None for pod in others), "settled first", f"failed for {reason} while replicas still run")
     total = {each: sum(cls is each for cls in world.failed.values()) for each in FailureClass}
     if reason is Reason.APPLICATION_LIMIT:
-        check(total[APPLICATION] == recovery.application.limit + 1, "budget", f"given up after {total[APPLICATION]} application failures")
+        check(total[APPLICATION] == recovery.application.limit + 1, "budget", f"failed after {total[APPLICATION]} application failures")
     if reason is Reason.PREEMPTION_LIMIT:
-        check(total[PREEMPTION] == recovery.preemption.limit + 1, "budget", f"given up after {total[PREEMPTION]} preemptions")
+        check(total[PREEMPTION] == recovery.preemption.limit + 1, "budget", f"failed after {total[PREEMPTION]} preemptions")
     if reason is Reason.INFRASTRUCTURE_LIMIT:
         since = failed.end_time - timedelta(seconds=recovery.infrastructure.window_seconds)
         restarts = [world.began[attempt + 1] for attempt, cls in world.failed.items() if cls is INFRASTRUCTURE and attempt < judged]
         within = sum(began > since for began in restarts)
-        check(within == recovery.infrastructure.limit, "budget", f"given up after {within} infrastructure restarts within the window")
+        check(within == recovery.infrastructure.limit, "budget", f"failed after {within} infrastructure restarts within the window")
 
 
 def check_budget(world: World, failed: AttemptRecord) -> None:

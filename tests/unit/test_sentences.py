@@ -31,7 +31,7 @@ from muster_contract.inputs import InputProgress
 from tests.support.presets import preset
 from tests.unit.control.test_admission import GOOD, IMAGES, obj
 from tests.unit.explain import test_explain as cluster
-from tests.unit.lifecycle.lifecycle_cases import Story, at, failed, job, replica, report, running, running_story, words
+from tests.unit.lifecycle.lifecycle_cases import Story, at, ended_with, failed, job, replica, report, running, running_story
 from tests.unit.local import local_jobs as local
 
 UNSCHEDULABLE = "0/4 nodes are available: 4 Insufficient cpu."
@@ -108,7 +108,7 @@ def not_valid() -> str:
 
 def spent_budget() -> str:
     story = running_story(1, recovery={"application": {"limit": 0}})
-    last = words(137, "rank 0: ended by signal 9 (SIGKILL)", step=5)
+    last = ended_with(137, "rank 0: ended by signal 9 (SIGKILL)", step=5)
     story.see(replica(phase="Failed", exit_code=137, oom_killed=True, finished=at(30), termination=last), seconds=30)
     story.see(seconds=90)
     return condition_message(story.status, ConditionType.FAILED)

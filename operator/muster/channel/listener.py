@@ -28,7 +28,7 @@ from muster.channel.small_tls import start_tls
 HANDSHAKE_SECONDS = 5.0
 ANONYMOUS_SECONDS = 10.0  # from accepting a connection until it has authenticated itself
 FEW_UNPROVEN = 16 * 1024  # bytes; the first request of a supervisor with eight processes
-_LINGERING_SECONDS = 0.5  # for a body that was refused before it was read
+_DISCARD_SECONDS = 0.5  # for a body that was refused before it was read
 _BACKLOG = 1024
 
 
@@ -75,7 +75,7 @@ class Listener:
             shutdown_timeout=1.0,
             keepalive_timeout=limits.seconds,
             auto_decompress=False,
-            lingering_time=_LINGERING_SECONDS,
+            lingering_time=_DISCARD_SECONDS,
         )
         self._refused = refused
         self._left = left

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from muster.explain.accepting import NOT_ACCEPTED, REFUSED
 from muster.explain.cause import Cause
-from muster.explain.failing import GIVEN_UP, INPUTS, PROGRAM, STORAGE, TAKEN_AWAY
+from muster.explain.failing import END_OF_JOB, INPUTS, PROGRAM, STORAGE, TAKEN_AWAY
 from muster.explain.running import NODES, RISKS, SLOW, STATES
 from muster.explain.scheduling import SCHEDULING, WAITING
 from muster.explain.starting import STARTING
@@ -20,7 +20,7 @@ CAUSES: tuple[Cause, ...] = (
     *INPUTS,
     *STORAGE,
     *PROGRAM,
-    *GIVEN_UP,
+    *END_OF_JOB,
     *SLOW,
     *STATES,
     *RISKS,

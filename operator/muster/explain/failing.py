@@ -318,7 +318,7 @@ PROGRAM: tuple[Cause, ...] = rows(
     ),
 )
 
-GIVEN_UP: tuple[Cause, ...] = rows(
+END_OF_JOB: tuple[Cause, ...] = rows(
     Kind.FAILED,
     [Source.END],
     (

@@ -160,17 +160,17 @@ def _reviewed(status: TrainingJobStatus, facts: Facts, record: AttemptRecord) ->
     if before is not None and before.ready_time is None and status.world is not None and is_backing_off(status, facts.now):
         # The report that completes the world also has the cause of the failure before, and that cause needs a back-off.
         status = replace(status, world=replace(status.world, ready_time=None))
-    return _given_up(status, facts, attempts.verdict(status, facts, attempt=record.attempt))
+    return _ended(status, facts, attempts.verdict(status, facts, attempt=record.attempt))
 
 
-def _given_up(status: TrainingJobStatus, facts: Facts, verdict: Verdict | None) -> Moved:
+def _ended(status: TrainingJobStatus, facts: Facts, verdict: Verdict | None) -> Moved:
     """Ends the job with this verdict, if there is one."""
     if verdict is None:
         return status, None
     status = with_grace_of_ended_attempts(status, facts)
     if verdict.reason is Reason.STARTUP_DEADLINE:
         status, verdict = deadline.with_awaited(status, facts), replace(verdict, message=startup_sentence(status, facts))
-    return attempts.with_given_up(status, facts, verdict), Ended(verdict.reason, verdict.message)
+    return attempts.with_permanent_failure(status, facts, verdict), Ended(verdict.reason, verdict.message)
 
 
 def _is_suspended(_: TrainingJobStatus, facts: Facts) -> bool:
@@ -215,7 +215,7 @@ def _earlier_failure_settled(status: TrainingJobStatus, facts: Facts, earlier: A
     if earlier is None:
         return status, None
     status = attempts.with_settled(status, earlier.attempt)
-    return _given_up(status, facts, attempts.verdict(status, facts, attempt=earlier.attempt))
+    return _ended(status, facts, attempts.verdict(status, facts, attempt=earlier.attempt))
 
 
 def _may_begin(status: TrainingJobStatus, facts: Facts) -> bool:
@@ -247,9 +247,7 @@ LIFE: tuple[Move[Any], ...] = (
     Move((Open,), "only a part of the gang has nodes", requeueing.due, _requeued, Settled),
     Move((Open,), "an elastic world shrinks or grows", elastic.due_resize, _resized, Settled),
     Move((Open,), "workers leave nodes that go, or that they do not prefer", moving.due, _moved, Settled),
-    Move(
-        (Settled, Open, Provisional, Suspended), "a deadline has passed, or a limit of use is reached", deadline.verdict, _given_up, Ended
-    ),
+    Move((Settled, Open, Provisional, Suspended), "a deadline has passed, or a limit of use is reached", deadline.verdict, _ended, Ended),
     Move((Settled, Provisional, Suspended), "nothing forbids the next attempt", _may_begin, _begun, Open),
 )
 """The moves of a job, in the order in which a pass tests them. An attempt ends before another begins. A failure is settled before it fails

@@ -15,7 +15,7 @@ from muster.kubernetes.queue import WorkQueue
 LIMIT = 10.0
 
 
-class Book:
+class Record:
     """Records the measurements and failures of a queue."""
 
     def __init__(self) -> None:
@@ -40,17 +40,17 @@ async def until(holds: Callable[[], bool]) -> None:
 
 def with_queue(
     work: Callable[[str], Awaitable[float | None]],
-    scene: Callable[[WorkQueue, Book], Awaitable[None]],
+    scene: Callable[[WorkQueue, Record], Awaitable[None]],
     *,
     workers: int = 4,
     urgent: Callable[[str], bool] = lambda _: False,
 ) -> None:
     async def play() -> None:
-        book = Book()
-        queue = WorkQueue(book, workers=workers, delays=Delays(first=0.001, longest=0.004))
+        record = Record()
+        queue = WorkQueue(record, workers=workers, delays=Delays(first=0.001, longest=0.004))
         queue.open(urgent)
         try:
-            await scene(queue, book)
+            await scene(queue, record)
         finally:
             await queue.drain(1.0)
 
@@ -63,7 +63,7 @@ def test_a_key_that_is_added_many_times_is_processed_once() -> None:
     async def work(key: str) -> None:
         seen[key] += 1
 
-    async def scene(queue: WorkQueue, _: Book) -> None:
+    async def scene(queue: WorkQueue, _: Record) -> None:
         for _ in range(200):
             queue.add("a")
         queue.add("b")
@@ -86,7 +86,7 @@ def test_a_key_is_never_processed_twice_at_once_and_comes_back_after_a_new_event
         await gate.wait()
         active -= 1
 
-    async def scene(queue: WorkQueue, _: Book) -> None:
+    async def scene(queue: WorkQueue, _: Record) -> None:
         queue.start(work)
         queue.add("a")
         await until(lambda: seen == 1)
@@ -109,12 +109,12 @@ def test_a_failed_key_backs_off_and_does_not_delay_others() -> None:
         if key == "bad" and seen[key] <= 4:
             raise ValueError(key)
 
-    async def scene(queue: WorkQueue, book: Book) -> None:
+    async def scene(queue: WorkQueue, record: Record) -> None:
         queue.start(work)
         queue.add("bad")
         queue.add("good")
-        await until(lambda: seen["bad"] == 5 and book.worked_on == 2)
-        assert [delay for _, delay in book.failures] == [0.001, 0.002, 0.004, 0.004]
+        await until(lambda: seen["bad"] == 5 and record.worked_on == 2)
+        assert [delay for _, delay in record.failures] == [0.001, 0.002, 0.004, 0.004]
         assert queue.failing == 0
 
     with_queue(work, scene, workers=1)
@@ -126,11 +126,11 @@ def test_a_failed_key_waits_at_least_for_retry_after() -> None:
         error.retry_seconds = 0.05
         raise error
 
-    async def scene(queue: WorkQueue, book: Book) -> None:
+    async def scene(queue: WorkQueue, record: Record) -> None:
         queue.start(work)
         queue.add("job")
-        await until(lambda: len(book.failures) == 2)
-        assert [delay for _, delay in book.failures] == [0.05, 0.05]
+        await until(lambda: len(record.failures) == 2)
+        assert [delay for _, delay in record.failures] == [0.05, 0.05]
 
     with_queue(work, scene)
 
@@ -141,7 +141,7 @@ def test_the_earliest_timer_of_a_key_counts_and_adding_the_key_drops_them() -> N
     async def work(key: str) -> None:
         seen.append(key)
 
-    async def scene(queue: WorkQueue, _: Book) -> None:
+    async def scene(queue: WorkQueue, _: Record) -> None:
         queue.start(work)
         queue.add_after("a", 100.0)
         queue.add_after("a", 0.001)
@@ -164,7 +164,7 @@ def test_a_key_comes_back_after_the_delay_that_its_work_returns() -> None:
         seen += 1
         return 0.001 if seen < 3 else None
 
-    async def scene(queue: WorkQueue, _: Book) -> None:
+    async def scene(queue: WorkQueue, _: Record) -> None:
         queue.start(work)
         queue.add("a")
         await until(lambda: seen == 3)
@@ -181,7 +181,7 @@ def test_draining_finishes_the_current_work_and_starts_no_other() -> None:
         await asyncio.sleep(0.01)
         ended.append(key)
 
-    async def scene(queue: WorkQueue, _: Book) -> None:
+    async def scene(queue: WorkQueue, _: Record) -> None:
         queue.start(work)
         queue.add("a")
         queue.add("b")
@@ -196,7 +196,7 @@ def test_draining_waits_only_for_a_limited_time() -> None:
     async def work(_: str) -> None:
         await asyncio.sleep(1000)
 
-    async def scene(queue: WorkQueue, _: Book) -> None:
+    async def scene(queue: WorkQueue, _: Record) -> None:
         queue.start(work)
         queue.add("a")
         await until(lambda: queue.longest_work() > 0)
@@ -212,7 +212,7 @@ def test_timer_keys_yield_to_event_keys_for_a_limited_time() -> None:
     async def work(key: str) -> None:
         seen.append(key)
 
-    async def scene(queue: WorkQueue, _: Book) -> None:
+    async def scene(queue: WorkQueue, _: Record) -> None:
         queue.add_after("patient", 0.2)  # it yields to others for two seconds
         queue.add_after("urgent", 0.2)
         await until(lambda: queue.depth == 2)
@@ -233,7 +233,7 @@ def test_a_timer_key_is_processed_during_a_stream_of_events(monkeypatch: pytest.
         seen.append(key)
         await asyncio.sleep(0)
 
-    async def scene(queue: WorkQueue, _: Book) -> None:
+    async def scene(queue: WorkQueue, _: Record) -> None:
         queue.add_after("patient", 0.2)
         await until(lambda: queue.depth == 1)
         queue.start(work)
@@ -248,7 +248,7 @@ def test_a_timer_key_is_processed_during_a_stream_of_events(monkeypatch: pytest.
 
 
 def test_the_queue_is_calm_when_no_key_is_due_or_active_and_after_draining() -> None:
-    async def scene(queue: WorkQueue, book: Book) -> None:
+    async def scene(queue: WorkQueue, record: Record) -> None:
         started, finished = asyncio.Event(), list[str]()
         go_on.clear()
 
@@ -266,7 +266,7 @@ def test_the_queue_is_calm_when_no_key_is_due_or_active_and_after_draining() -> 
         await until(lambda: queue.depth == 1)
         assert finished == []
         go_on.set()
-        await until(lambda: book.worked_on == 2)
+        await until(lambda: record.worked_on == 2)
         await waiting
         go_on.clear()
         queue.add("c")
@@ -296,7 +296,7 @@ def test_no_namespace_has_more_than_half_of_the_workers() -> None:
         await gate.wait()
         active[namespace] -= 1
 
-    async def scene(queue: WorkQueue, book: Book) -> None:
+    async def scene(queue: WorkQueue, record: Record) -> None:
         for number in range(20):
             queue.add(f"a/{number}")
         queue.start(work)
@@ -304,7 +304,7 @@ def test_no_namespace_has_more_than_half_of_the_workers() -> None:
         queue.add("b/0")
         await until(lambda: active["b"] == 1)
         gate.set()
-        await until(lambda: book.worked_on == 21)
+        await until(lambda: record.worked_on == 21)
 
     with_queue(work, scene, workers=8)
     assert most == {"a": 4, "b": 1}
@@ -316,7 +316,7 @@ def test_jobs_that_recover_go_before_jobs_that_start() -> None:
     async def work(key: str) -> None:
         seen.append(key)
 
-    async def scene(queue: WorkQueue, _: Book) -> None:
+    async def scene(queue: WorkQueue, _: Record) -> None:
         for number in range(5):
             queue.add(f"a/new {number}")
         queue.add("a/recovers")
@@ -333,7 +333,7 @@ def test_a_drained_queue_does_not_open_again() -> None:
     async def work(_: str) -> None:
         raise AssertionError("no key may be worked on during shutdown")
 
-    async def scene(queue: WorkQueue, book: Book) -> None:
+    async def scene(queue: WorkQueue, record: Record) -> None:
         await queue.drain(1.0)
         queue.open()
         queue.start(work)

@@ -40,7 +40,7 @@ def replica(label: str = "worker-0", *, phase: str = "Running", attempt: int = 0
     return ReplicaView(f"digits-{label}", uid, role, int(index), attempt, ReplicaPhase(phase), created, **changes)
 
 
-def words(code: int, message: str = "termination message", **more: Any) -> TerminationMessage:
+def ended_with(code: int, message: str = "termination message", **more: Any) -> TerminationMessage:
     return decode(TerminationMessage, {"code": code, "message": message, **_document(more)})
 
 
@@ -54,7 +54,7 @@ def failed(
 ) -> ReplicaView:
     """A replica that ended without a request, with a termination message."""
     step = changes.pop("step", None)
-    return replica(label, phase="Failed", finished=at(seconds), exit_code=code, termination=words(code, message, step=step), **changes)
+    return replica(label, phase="Failed", finished=at(seconds), exit_code=code, termination=ended_with(code, message, step=step), **changes)
 
 
 def report(label: str = "worker-0", *, attempt: int = 0, step: int | None = None, at_second: float | None = None, **more: Any) -> Report:

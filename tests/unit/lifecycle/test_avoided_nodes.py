@@ -85,8 +85,8 @@ def test_an_avoided_node_is_in_the_status_until_it_expires() -> None:
 def test_a_replica_stays_on_a_bad_node_only_while_attempts_make_progress(steps: tuple[int, int], expected: list[str]) -> None:
     story = running_story(2)
     for attempt, step in enumerate(steps):
-        words = {"code": 137, "attempt": attempt, "step": step, "message": "killed"}
+        termination = {"code": 137, "attempt": attempt, "step": step, "message": "killed"}
         story.see(there(0, attempt), there(1, attempt), seconds=60 + 100 * attempt)
-        story.see(there(0, attempt), there(1, attempt, waiting=True, termination=words), seconds=80 + 100 * attempt)
+        story.see(there(0, attempt), there(1, attempt, waiting=True, termination=termination), seconds=80 + 100 * attempt)
     assert story.status.world
     assert [member.uid for member in story.status.world.members] == expected

@@ -11,7 +11,7 @@ from muster.lifecycle.facts.facts import read
 from muster.lifecycle.observed import Observed
 from muster.lifecycle.policy import Policy
 from muster.lifecycle.transition import budget
-from tests.unit.lifecycle.lifecycle_cases import Story, at, created, deleted, failed, job, replica, report, running_story, words
+from tests.unit.lifecycle.lifecycle_cases import Story, at, created, deleted, ended_with, failed, job, replica, report, running_story
 
 
 @pytest.mark.parametrize(
@@ -117,10 +117,10 @@ def test_a_world_that_a_late_cause_completes_waits_for_the_back_off() -> None:
     """A peer reports the loss of its connection first. The worker that failed then reports its error and acknowledges the next attempt at
     once."""
     story = running_story()
-    lost = report("worker-1", in_place=True, waiting=True, termination=words(20, "its peers are gone", attempt=0))
+    lost = report("worker-1", in_place=True, waiting=True, termination=ended_with(20, "its peers are gone", attempt=0))
     story.see(replica("worker-0", report=report("worker-0", in_place=True)), replica("worker-1", report=lost), seconds=60)
     assert (story.status.attempt, story.status.next_attempt_time) == (1, None)
-    error = report("worker-0", attempt=1, in_place=True, waiting=True, termination=words(10, "an error of the program", attempt=0))
+    error = report("worker-0", attempt=1, in_place=True, waiting=True, termination=ended_with(10, "an error of the program", attempt=0))
     views = (replica("worker-0", report=error), replica("worker-1", report=replace(lost, attempt=1)))
     story.see(*views, seconds=60.2)
     assert story.status.attempts[0].failure_class is FailureClass.APPLICATION

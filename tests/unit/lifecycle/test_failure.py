@@ -9,7 +9,7 @@ import pytest
 from muster.api.status import FailureClass, Reason
 from muster.lifecycle.facts.failure import Cause, cause_of_end, root_cause
 from muster.lifecycle.observed import ReplicaView
-from tests.unit.lifecycle.lifecycle_cases import at, failed, replica, report, running, running_story, words
+from tests.unit.lifecycle.lifecycle_cases import at, ended_with, failed, replica, report, running, running_story
 
 PREEMPTION, INFRASTRUCTURE, APPLICATION = FailureClass.PREEMPTION, FailureClass.INFRASTRUCTURE, FailureClass.APPLICATION
 SICK: dict[str, Any] = {"unhealthy_devices": ("nvidia.com/gpu GPU-3",)}
@@ -32,7 +32,7 @@ SICK: dict[str, Any] = {"unhealthy_devices": ("nvidia.com/gpu GPU-3",)}
         (replica(phase="Failed", exit_code=20), APPLICATION, Reason.USER_ERROR),
         (replica(phase="Failed", exit_code=137), INFRASTRUCTURE, Reason.PROCESS_KILLED),
         (replica(phase="Failed", exit_code=134), APPLICATION, Reason.PROCESS_KILLED),
-        (replica(phase="Failed", exit_code=1, termination=words(0)), APPLICATION, Reason.USER_ERROR),
+        (replica(phase="Failed", exit_code=1, termination=ended_with(0)), APPLICATION, Reason.USER_ERROR),
         (replica(phase="Failed", exit_code=20, report=report(termination={"code": 20})), INFRASTRUCTURE, Reason.PEER_LOST),
         (replica(phase="Failed"), INFRASTRUCTURE, Reason.START_FAILED),
         (replica(phase="Failed", reason="InitContainerFailed"), INFRASTRUCTURE, Reason.INIT_CONTAINER_FAILED),
@@ -69,10 +69,10 @@ def test_a_failed_replica_gets_a_class_and_a_reason(view: ReplicaView, failure_c
     [
         (replica(phase="Failed", exit_code=3), 3, None),
         (replica(phase="Failed", exit_code=139), None, "SIGSEGV"),
-        (replica(phase="Failed", exit_code=10, termination=words(10, exit_code=1)), 1, None),
-        (replica(phase="Failed", exit_code=137, termination=words(137, signal="SIGKILL")), None, "SIGKILL"),
-        (replica(phase="Failed", exit_code=139, termination=words(139, exit_code=139)), None, "SIGSEGV"),
-        (replica(phase="Failed", exit_code=1, termination=words(0)), 1, None),
+        (replica(phase="Failed", exit_code=10, termination=ended_with(10, exit_code=1)), 1, None),
+        (replica(phase="Failed", exit_code=137, termination=ended_with(137, signal="SIGKILL")), None, "SIGKILL"),
+        (replica(phase="Failed", exit_code=139, termination=ended_with(139, exit_code=139)), None, "SIGSEGV"),
+        (replica(phase="Failed", exit_code=1, termination=ended_with(0)), 1, None),
         (replica(phase="Failed", reason="NodeLost"), None, None),
     ],
 )
@@ -109,7 +109,7 @@ def test_a_lack_of_memory_is_a_failure_even_in_the_second_of_the_deletion() -> N
 @pytest.mark.parametrize(
     ("fields", "end"),
     [
-        ({"termination": words(137, "rank 0: ended by signal 9 (SIGKILL)")}, " (rank 0: ended by signal 9 (SIGKILL))"),
+        ({"termination": ended_with(137, "rank 0: ended by signal 9 (SIGKILL)")}, " (rank 0: ended by signal 9 (SIGKILL))"),
         ({"message": "Killed"}, " (Killed)"),
         ({}, ""),
     ],
@@ -124,7 +124,7 @@ def test_the_message_of_a_lack_of_memory_names_the_limit_to_raise(fields: dict[s
 
 def test_the_status_and_condition_of_a_job_show_its_lack_of_memory() -> None:
     story = running_story(1)
-    last = words(137, "rank 0: ended by signal 9 (SIGKILL)", step=5)
+    last = ended_with(137, "rank 0: ended by signal 9 (SIGKILL)", step=5)
     for attempt in (0, 1):
         story.see(replica(attempt=attempt), seconds=100 * attempt + 20)
         ended = {"exit_code": 137, "oom_killed": True, "finished": at(100 * attempt + 30), "termination": last}

@@ -14,7 +14,7 @@ from muster.api.status import CheckpointStatus, Condition, ConditionType, GraceS
 from muster.lifecycle.facts.acknowledging import grace_seconds
 from muster.lifecycle.observed import ReplicaView
 from tests.support.texts import absent
-from tests.unit.lifecycle.lifecycle_cases import Story, at, deleted, failed, job, replica, report, running, running_story, words
+from tests.unit.lifecycle.lifecycle_cases import Story, at, deleted, ended_with, failed, job, replica, report, running, running_story
 
 TIMES = ("65 s", "120 s")
 """Of a save, and of the pods that are created from now on."""
@@ -73,7 +73,7 @@ def test_a_replica_with_too_short_a_grace_period_is_named_with_its_node() -> Non
     assert (shown.status, shown.reason) == ("False", "GraceTooShort")
     assert absent(shown.message, "worker-1", "node-b", "40 s", *TIMES, REMEDY) == []
     subject.see(*looks, seconds=31)
-    subject.see(replica("worker-0"), leaving(40, phase="Failed", finished=at(35), termination=words(22)), seconds=36)
+    subject.see(replica("worker-0"), leaving(40, phase="Failed", finished=at(35), termination=ended_with(22)), seconds=36)
     assert condition(subject) == shown, "known of this attempt, and told"
 
 
@@ -120,7 +120,7 @@ def test_replicas_that_muster_removes_do_not_count() -> None:
     [
         failed("worker-1", 22, seconds=30, node="node-b"),
         failed("worker-1", 22, seconds=30, node="node-b", reason="Terminated"),
-        leaving(90, termination=words(22), disruption="EvictionByEvictionAPI"),
+        leaving(90, termination=ended_with(22), disruption="EvictionByEvictionAPI"),
     ],
     ids=["by itself", "by a shutdown of its node", "by an eviction"],
 )
@@ -160,7 +160,7 @@ def test_the_grace_period_is_sufficient_once_a_later_preempted_attempt_saved() -
     subject = saving()
     assert condition(subject) is None
     subject.see(replica("worker-0"), leaving(40), seconds=30)
-    subject.see(replica("worker-0"), leaving(40, phase="Failed", finished=at(35), termination=words(21)), seconds=36)
+    subject.see(replica("worker-0"), leaving(40, phase="Failed", finished=at(35), termination=ended_with(21)), seconds=36)
     earlier = condition(subject)
     assert earlier
     assert earlier.status == "False", "saved in time by luck"
@@ -179,7 +179,7 @@ def test_the_grace_period_is_sufficient_once_a_later_preempted_attempt_saved() -
 def test_a_condition_of_an_older_version_becomes_true_after_a_save_in_time() -> None:
     subject = saving()
     subject.see(replica("worker-0"), leaving(40), seconds=30)
-    subject.see(replica("worker-0"), leaving(40, phase="Failed", finished=at(35), termination=words(21)), seconds=36)
+    subject.see(replica("worker-0"), leaving(40, phase="Failed", finished=at(35), termination=ended_with(21)), seconds=36)
     again(subject, 1, seconds=50)
     subject.job = subject.job.with_status(replace(subject.status, grace=None))
     subject.see(*running(attempt=1), seconds=51)
@@ -192,7 +192,8 @@ def test_a_drained_replica_with_a_save_in_time_counts() -> None:
     subject = saving()
     subject.see(replica("worker-0"), leaving(40), seconds=30)
     again(subject, 1, seconds=50)
-    gone = leaving(90, attempt=1, seconds=60, phase="Failed", finished=at(70), termination=words(21), disruption="EvictionByEvictionAPI")
+    disruption = "EvictionByEvictionAPI"
+    gone = leaving(90, attempt=1, seconds=60, phase="Failed", finished=at(70), termination=ended_with(21), disruption=disruption)
     subject.see(replica("worker-0", attempt=1), gone, seconds=71)
     assert subject.condition("GraceSufficient") == ("True", "SavedInTime")
 
@@ -234,7 +235,7 @@ def test_replicas_that_restart_in_place_get_the_time_of_a_save() -> None:
 def test_the_measured_time_of_a_save_outlives_commits_without_a_time() -> None:
     subject = saving()
     commit = {"step": 9, "path": "step-9"}
-    subject.see(replica("worker-0"), leaving(90, phase="Failed", finished=at(35), termination=words(21, commit=commit)), seconds=36)
+    subject.see(replica("worker-0"), leaving(90, phase="Failed", finished=at(35), termination=ended_with(21, commit=commit)), seconds=36)
     subject.see(*running(attempt=1), seconds=40)
     read = report(attempt=1, resumed={"step": 10, "committedStep": 10, "path": "/checkpoints/step-10"})
     subject.see(replica("worker-0", attempt=1, report=read), replica("worker-1", attempt=1), seconds=41)

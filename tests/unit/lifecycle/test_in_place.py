@@ -14,7 +14,7 @@ from muster.lifecycle.facts.acknowledging import grace_seconds
 from muster.lifecycle.observed import ReplicaView
 from muster.lifecycle.transition.fence import member_to_start
 from muster.render.addresses import addresses_of
-from tests.unit.lifecycle.lifecycle_cases import Story, at, created, deleted, failed, job, replica, report, running_story, words
+from tests.unit.lifecycle.lifecycle_cases import Story, at, created, deleted, ended_with, failed, job, replica, report, running_story
 
 
 def alive(label: str, *, attempt: int = 0, **fields: Any) -> ReplicaView:
@@ -24,12 +24,12 @@ def alive(label: str, *, attempt: int = 0, **fields: Any) -> ReplicaView:
 
 def ended(label: str, code: int, message: str = "termination message", **fields: Any) -> ReplicaView:
     """A replica with ended processes that waits."""
-    return alive(label, waiting=True, termination=words(code, message, attempt=0), **fields)
+    return alive(label, waiting=True, termination=ended_with(code, message, attempt=0), **fields)
 
 
 def ready(label: str, *, attempt: int = 1, code: int | None = None) -> ReplicaView:
     """A replica that has acknowledged a later attempt. With `code`, it reports the end of the attempt before."""
-    return alive(label, attempt=attempt, waiting=True, termination=words(code, attempt=attempt - 1) if code else None)
+    return alive(label, attempt=attempt, waiting=True, termination=ended_with(code, attempt=attempt - 1) if code else None)
 
 
 def broken(**spec: Any) -> Story:
@@ -68,7 +68,7 @@ def test_termination_acknowledge_the_next_attempt_but_no_later_one() -> None:
     story.see(ready("worker-0"), ended("worker-1", 137), seconds=23)
     assert (story.status.attempt, story.status.phase) == (1, "Running")
     for seconds in (30, 31):
-        failing = alive("worker-0", attempt=1, waiting=True, termination=words(137, attempt=1))
+        failing = alive("worker-0", attempt=1, waiting=True, termination=ended_with(137, attempt=1))
         story.see(failing, ended("worker-1", 137), seconds=seconds)
     assert story.status.attempt == 2
     assert [member.awaited for member in world_of(story)] == [False, True], "worker-1 may have started attempt 1 meanwhile"
@@ -96,7 +96,7 @@ def test_termination_about_the_attempt_before_are_no_failure_of_the_next() -> No
     """The pod ends before it gets the world of the attempt that it has acknowledged: its termination message is about the one before."""
     story = broken()
     story.see(alive("worker-0"), ended("worker-1", 10, "bad loss"), seconds=22)
-    said = words(10, "bad loss", attempt=0)
+    said = ended_with(10, "bad loss", attempt=0)
     story.see(alive("worker-0"), replace(failed("worker-1", 10, seconds=23), termination=said), seconds=23)
     record = story.status.attempts[1]
     assert (record.failure_class, record.message) == (FailureClass.PREEMPTION, "worker-1 ended before attempt 1 began")
@@ -237,7 +237,7 @@ def test_termination_of_a_replica_that_restarts_in_place_count_its_last_step() -
     story.see(alive("worker-0", step=12), alive("worker-1"), seconds=18)
     story.see(alive("worker-0", step=12), ended("worker-1", 137), seconds=20)
     assert (story.status.attempt, story.status.attempts[0].last_step) == (1, 12)
-    late = alive("worker-0", waiting=True, termination=words(20, attempt=0, step=14))
+    late = alive("worker-0", waiting=True, termination=ended_with(20, attempt=0, step=14))
     story.see(late, ended("worker-1", 137), seconds=21)
     assert story.status.attempts[0].last_step == 14
     story.see(alive("worker-0", attempt=1, resumed={"step": 10}), alive("worker-1", attempt=1), seconds=22)
@@ -248,9 +248,9 @@ def test_steps_are_lost_after_an_attempt_that_ended_before_it_resumed() -> None:
     story = running_story(2)
     story.see(alive("worker-0", step=12), alive("worker-1"), seconds=18)
     story.see(alive("worker-0", step=12), ended("worker-1", 137), seconds=20)
-    late = alive("worker-0", waiting=True, termination=words(20, attempt=0, step=14))
+    late = alive("worker-0", waiting=True, termination=ended_with(20, attempt=0, step=14))
     story.see(late, ended("worker-1", 137), seconds=21)
-    killed = alive("worker-1", attempt=1, waiting=True, termination=words(137, attempt=1))
+    killed = alive("worker-1", attempt=1, waiting=True, termination=ended_with(137, attempt=1))
     story.see(alive("worker-0", attempt=1), killed, seconds=22)
     story.see(ready("worker-0", attempt=2), ready("worker-1", attempt=2), seconds=30)
     story.see(alive("worker-0", attempt=2, resumed={"step": 10}), alive("worker-1", attempt=2), seconds=32)
@@ -370,7 +370,7 @@ def test_a_restart_before_the_chief_has_resumed_has_the_resume_of_the_chief() ->
     assert [each.step_resumed for each in story.status.attempts] == [0, None, 30]
     later = alive("chief-0", attempt=1, step=35, resumed={"step": 30, "committedStep": 30, "path": "c30", "source": "Storage"})
     story.see(*servers(chief_0=later, worker_1=alive("worker-1", attempt=2)), seconds=40)
-    killed = alive("worker-1", attempt=2, waiting=True, termination=words(137, attempt=2))
+    killed = alive("worker-1", attempt=2, waiting=True, termination=ended_with(137, attempt=2))
     story.see(*servers(chief_0=later, worker_1=killed), seconds=42)
     assert (story.status.attempt, story.record.step_resumed, story.record.steps_lost) == (3, 35, 0)
     story.see(*servers(chief_0=later, worker_1=ready("worker-1", attempt=3, code=137)), seconds=44)
@@ -441,6 +441,6 @@ def test_reports_of_a_future_attempt_are_ignored(claimed: int) -> None:
     story = running_story(2)
     story.see(alive("worker-0", attempt=claimed), alive("worker-1"), seconds=20)
     assert story.status.attempt == 0
-    forged = replace(replica("worker-0"), termination=words(10, "boom", attempt=claimed))
+    forged = replace(replica("worker-0"), termination=ended_with(10, "boom", attempt=claimed))
     story.see(forged, alive("worker-1"), seconds=21)
     assert story.status.attempt == 0

@@ -11,7 +11,7 @@ from muster.api.status import InputStatus
 from muster.lifecycle.observed import ReplicaView
 from muster_contract.inputs import InputProgress
 from tests.support.texts import absent
-from tests.unit.lifecycle.lifecycle_cases import Story, at, created, job, replica, running, words
+from tests.unit.lifecycle.lifecycle_cases import Story, at, created, ended_with, job, replica, running
 
 GB = 10**9
 SOURCE = "hf://org/tiny"
@@ -90,7 +90,7 @@ def test_an_elastic_job_waits_for_replicas_that_fetch() -> None:
 
 def fetch_failed(code: int, message: str) -> ReplicaView:
     return replica(
-        "worker-0", phase="Failed", finished=at(10), exit_code=code, termination=words(code, message, attempt=0), fetch_failed=True
+        "worker-0", phase="Failed", finished=at(10), exit_code=code, termination=ended_with(code, message, attempt=0), fetch_failed=True
     )
 
 

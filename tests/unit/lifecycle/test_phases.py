@@ -20,8 +20,8 @@ def recovered(marks: dict[str, float | None], *, seen: float = 12.0) -> Story:
     """A job whose processes died at 10.125 s, observed at 10.250 s, in place at 10.500 s. Its first step is reported at `seen`."""
     story = running_story(1)
     story.see(replica(report=report(step=7, inPlace=True), reported=at(10)), seconds=10)
-    words = {"code": 137, "attempt": 0, "message": "killed", "endedAt": at(10.125).timestamp()}
-    dead = report(step=7, inPlace=True, waiting=True, termination=words)
+    termination = {"code": 137, "attempt": 0, "message": "killed", "endedAt": at(10.125).timestamp()}
+    dead = report(step=7, inPlace=True, waiting=True, termination=termination)
     story.see(replica(report=dead, reported=at(10.25)), seconds=10.25)
     story.see(replica(report=report(attempt=1, inPlace=True, waiting=True), reported=at(10.5)), seconds=11.25)
     reported_marks = {name: None if second is None else at(second).timestamp() for name, second in marks.items()}
@@ -85,6 +85,6 @@ def test_the_event_of_a_recovery_without_steps_names_no_step() -> None:
 
 def test_the_next_attempt_is_due_at_an_exact_millisecond() -> None:
     story = running_story(1)
-    words = {"code": 10, "attempt": 0, "message": "ValueError"}
-    story.see(*running(1, report=report(inPlace=True, waiting=True, termination=words), reported=at(20.875)), seconds=20.875)
+    termination = {"code": 10, "attempt": 0, "message": "ValueError"}
+    story.see(*running(1, report=report(inPlace=True, waiting=True, termination=termination), reported=at(20.875)), seconds=20.875)
     assert story.status.next_attempt_time == at(20.875) + timedelta(seconds=10)

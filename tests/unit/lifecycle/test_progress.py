@@ -8,7 +8,7 @@ from typing import Any
 from muster.api.status import ConditionType, SnapshotStatus
 from muster.lifecycle.policy import Policy
 from muster_contract.events import Evaluation
-from tests.unit.lifecycle.lifecycle_cases import Story, at, failed, job, replica, report, running_story, words
+from tests.unit.lifecycle.lifecycle_cases import Story, at, ended_with, failed, job, replica, report, running_story
 
 
 def reporting(**fields: Any) -> Any:
@@ -55,7 +55,7 @@ def test_every_step_is_written_without_a_limit_of_the_rate() -> None:
 def test_delayed_progress_is_written_with_any_other_change() -> None:
     story = running_story(1)
     story.see(reporting(step=1), seconds=20)
-    story.see(replica(phase="Succeeded", termination=words(0, step=100), report=report(step=99)), seconds=22)
+    story.see(replica(phase="Succeeded", termination=ended_with(0, step=100), report=report(step=99)), seconds=22)
     assert story.status.progress is not None
     assert (story.status.progress.step, story.status.progress.percent) == (100, 100)
 
@@ -63,7 +63,7 @@ def test_delayed_progress_is_written_with_any_other_change() -> None:
 def test_a_termination_message_has_the_progress_since_the_last_report() -> None:
     story = running_story(1)
     story.see(reporting(step=1), seconds=20)
-    last = words(0, step=100, loss="0.125", evaluation=Evaluation(step=100, metrics={"accuracy": 0.97}))
+    last = ended_with(0, step=100, loss="0.125", evaluation=Evaluation(step=100, metrics={"accuracy": 0.97}))
     story.see(replica(phase="Succeeded", termination=last), seconds=60)
     assert story.status.progress is not None
     assert (story.status.progress.step, story.status.progress.loss) == (100, "0.125")

@@ -16,7 +16,7 @@ from muster.render.addresses import addresses_of
 from muster.render.manifests import render_world
 from muster_contract.checkpoint_layout import Fence, checkpoint_name
 from muster_contract.events import Commit
-from tests.unit.lifecycle.lifecycle_cases import T0, Story, at, created, deleted, job, replica, report, running, words
+from tests.unit.lifecycle.lifecycle_cases import T0, Story, at, created, deleted, ended_with, job, replica, report, running
 
 SILENCE = DEFAULT_POLICY.silence_seconds
 
@@ -31,7 +31,7 @@ def stepping(label: str, *, reported: float, idle: float = 0.0, step: int = 40, 
 
 def ready(label: str, *, attempt: int = 1, reported: float, uid: str = "") -> ReplicaView:
     """A kept replica that has acknowledged an attempt."""
-    ended = words(20, "ended because attempt 0 is over", attempt=attempt - 1)
+    ended = ended_with(20, "ended because attempt 0 is over", attempt=attempt - 1)
     newest = report(label, attempt=attempt, in_place=True, waiting=True, termination=ended)
     return replica(label, uid=uid or f"{label}/0", report=newest, reported=at(reported), node=f"node-{label[-1]}")
 
@@ -69,7 +69,7 @@ def test_decisions_about_silent_replicas_compare_no_whole_views(monkeypatch: pyt
 
     monkeypatch.setattr(ReplicaView, "__eq__", refuse)
     story = training_story(4)
-    ended = report("worker-0", step=40, in_place=True, waiting=True, termination=words(137, "killed", attempt=0))
+    ended = report("worker-0", step=40, in_place=True, waiting=True, termination=ended_with(137, "killed", attempt=0))
     broken = replica("worker-0", uid="worker-0/0", report=ended, reported=at(130))
     story.see(broken, *(stepping(f"worker-{index}", reported=100) for index in range(1, 4)), seconds=130)
     assert story.status.attempt == 1
@@ -271,14 +271,14 @@ def test_the_next_pod_has_the_first_name_again_once_that_is_free() -> None:
 def test_a_replica_that_does_not_acknowledge_is_replaced_when_it_is_silent() -> None:
     """Its peers lose it at once, and their loss is at first all that is seen."""
     story = training_story()
-    lost = words(20, "connection lost", attempt=0)
-    spent = replica(
+    lost = ended_with(20, "connection lost", attempt=0)
+    ended = replica(
         "worker-0",
         report=report("worker-0", in_place=True, waiting=True, termination=lost, step=40),
         reported=at(102),
         uid="worker-0/0",
     )
-    story.see(spent, stepping("worker-1", reported=100), seconds=102)
+    story.see(ended, stepping("worker-1", reported=100), seconds=102)
     assert story.status.attempts[0].reason is Reason.PEER_LOST
     decision = story.see(ready("worker-0", reported=104), stepping("worker-1", reported=100), seconds=104)
     assert (created(decision), story.status.orphaned) == ([], ())

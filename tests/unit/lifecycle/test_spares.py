@@ -13,7 +13,7 @@ from muster.lifecycle.actions import CreateReplica, DeleteReplica
 from muster.lifecycle.observed import ReplicaPhase, ReplicaView
 from muster.render.addresses import addresses_of
 from tests.support.texts import absent
-from tests.unit.lifecycle.lifecycle_cases import Story, at, created, job, members, replica, report, stand_bys, words
+from tests.unit.lifecycle.lifecycle_cases import Story, at, created, ended_with, job, members, replica, report, stand_bys
 
 
 def alive(label: str, *, attempt: int = 0, made_in: int = 0, **fields: Any) -> ReplicaView:
@@ -264,7 +264,7 @@ def test_a_world_starts_once_the_supervisor_of_a_lost_worker_reports_its_termina
     story.see(alive("worker-0", step=41), leaving, spare("worker-2"), seconds=20)
     kept = alive("worker-0", attempt=1, waiting=True)
     taken = replace(spare("worker-2"), report=report("worker-2", attempt=1, in_place=True, waiting=True))
-    ended = replace(leaving, report=report("worker-1", step=41, in_place=True, termination=words(143, "asked to stop", attempt=0)))
+    ended = replace(leaving, report=report("worker-1", step=41, in_place=True, termination=ended_with(143, "asked to stop", attempt=0)))
     story.see(kept, ended, taken, seconds=21)
     assert story.status.world
     assert story.status.world.ready_time == at(21)
@@ -275,7 +275,7 @@ def loss_reported_by_the_peer() -> tuple[Story, ReplicaView]:
     story = training()
     story.expects_reports = True
     gone = replace(alive("worker-1", step=41), reported=at(20), node="node-1")
-    broken = alive("worker-0", step=41, waiting=True, termination=words(20, "its peers are gone", attempt=0))
+    broken = alive("worker-0", step=41, waiting=True, termination=ended_with(20, "its peers are gone", attempt=0))
     story.see(replace(broken, reported=at(20)), gone, replace(spare("worker-2"), reported=at(20)), seconds=20)
     return story, gone
 

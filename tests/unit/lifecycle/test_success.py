@@ -12,7 +12,7 @@ from muster.lifecycle.actions import DeleteReplica
 from muster.lifecycle.observed import ReplicaPhase
 from muster_contract.events import Commit
 from tests.support.texts import absent
-from tests.unit.lifecycle.lifecycle_cases import Story, at, deleted, failed, job, replica, report, running, running_story, words
+from tests.unit.lifecycle.lifecycle_cases import Story, at, deleted, ended_with, failed, job, replica, report, running, running_story
 
 PS_ROLES = {"chief": {"replicas": 1}, "worker": {"replicas": 1}, "ps": {"replicas": 1}}
 
@@ -219,7 +219,7 @@ def test_the_status_shows_a_success_without_any_reported_step_or_checkpoint(
     trainer: dict[str, Any], termination: dict[str, Any] | None, reason: str
 ) -> None:
     story = running_story(1, trainer=trainer)
-    story.see(done("worker-0", termination=None if termination is None else words(0, **termination)), seconds=50)
+    story.see(done("worker-0", termination=None if termination is None else ended_with(0, **termination)), seconds=50)
     assert (story.status.phase, story.record.reason) == (Phase.SUCCEEDED, "Completed")
     assert story.condition("Complete") == ("True", reason)
     assert story.status.message == ("the training has finished" if reason == "Completed" else WITHOUT_REPORT)

@@ -95,7 +95,7 @@ def test_a_pod_is_empty_once_all_its_containers_have_ended() -> None:
     assert not view({"phase": "Failed", "reason": "Evicted"}).empty
 
 
-def test_a_pod_lingers_while_a_side_car_outlives_the_trainer_container() -> None:
+def test_a_pod_stays_while_a_side_car_outlives_the_trainer_container() -> None:
     ended, runs = {"terminated": {"exitCode": 0}}, {"running": {"startedAt": "2026-11-21T12:00:05Z"}}
     assert view({"phase": "Running", **trainer(**ended)}).side_car_runs
     assert not view({"phase": "Running", **trainer(running={})}).side_car_runs

@@ -53,7 +53,7 @@ from muster_trainer.supervisor.warm import Starter
 SIBLING_GRACE = 3.0  # seconds from SIGTERM to SIGKILL for the siblings of a failed process that cannot save
 LEAVE_SECONDS = 4.0  # how long processes that can wait for the next attempt may take to leave a broken world
 ECHO_SECONDS = 1.0  # how long after a `PeerLost` a sibling may take to show that it was the cause
-DESCENDANT_GRACE = 1.0  # seconds from SIGTERM to SIGKILL for what the processes left behind
+DESCENDANT_GRACE = 1.0  # seconds from SIGTERM to SIGKILL for the descendants of ended processes
 DESCENDANT_DEADLINE = 5.0  # seconds after SIGKILL until a process that is stuck in the kernel is left alone
 TAIL_SECONDS = 0.2  # how long the output of an ended process may take to arrive, before the supervisor judges the end
 OUTPUT_SECONDS = 2.0

@@ -84,7 +84,7 @@ def with_settled(status: TrainingJobStatus, attempt: int) -> TrainingJobStatus:
     return with_record(status, replace(record, settled=True)) if record else status
 
 
-def with_given_up(status: TrainingJobStatus, facts: Facts, verdict: Verdict) -> TrainingJobStatus:
+def with_permanent_failure(status: TrainingJobStatus, facts: Facts, verdict: Verdict) -> TrainingJobStatus:
     """Ends the open attempt of a job that has failed. A restart that never took place, because its failure was of another class, does not
     count."""
     failed = record_of(status, verdict.attempt) if verdict.attempt is not None else None

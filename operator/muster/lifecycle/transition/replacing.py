@@ -31,13 +31,13 @@ def with_orphaned(status: TrainingJobStatus, facts: Facts) -> TrainingJobStatus:
     if not is_open(status) or status.world is None:
         return status
     facts = facts.in_world_of(status)
-    left = _left_behind(status, facts) if facts.live else []
-    uids = {view.replica: view.uid for view in left}
+    orphaned = _newly_orphaned(status, facts) if facts.live else []
+    uids = {view.replica: view.uid for view in orphaned}
     status = spares.with_successors(status, facts, lambda member: _is_in_place_of(member, uids), excluded=set(uids.values()))
-    if not left or status.world is None:
+    if not orphaned or status.world is None:
         return status
     members = tuple(_renamed(member, status) if _is_in_place_of(member, uids) else member for member in status.world.members)
-    entries = (_entry(view, facts) for view in left)
+    entries = (_entry(view, facts) for view in orphaned)
     return replace(status, orphaned=(*status.orphaned, *entries), world=replace(status.world, members=members))
 
 
@@ -50,7 +50,7 @@ def suffix_of(replica: Replica, status: TrainingJobStatus, *, attempt: int) -> i
 def actions(status: TrainingJobStatus, facts: Facts) -> tuple[Action, ...]:
     """Deletes the orphaned pods. Looks live whether they are gone, and whether other pods have to be listed with them."""
     deletions = tuple(action for view in facts.orphaned for action in deletion(view))
-    is_list_stale = len(facts.orphaned) < len(status.orphaned) or _left_behind(status, facts)
+    is_list_stale = len(facts.orphaned) < len(status.orphaned) or _newly_orphaned(status, facts)
     return (*deletions, LookLive()) if is_list_stale and not facts.live else deletions
 
 
@@ -72,7 +72,7 @@ def wake_times(status: TrainingJobStatus, facts: Facts) -> list[datetime | None]
     return [*times, _misplaced_at(status, facts)]
 
 
-def _left_behind(status: TrainingJobStatus, facts: Facts) -> list[ReplicaView]:
+def _newly_orphaned(status: TrainingJobStatus, facts: Facts) -> list[ReplicaView]:
     """The pods of older attempts that do not answer, as many as the list still takes."""
     if not facts.replaces_at_once or not is_open(status) or status.world is None:
         return []

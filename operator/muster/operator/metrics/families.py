@@ -120,7 +120,7 @@ JOB_GOODPUT = Family(
 JOB_TIME = Family(
     "muster_job_time_seconds",
     "gauge",
-    "What the life of the job was spent on: queued, starting, unreported, productive, checkpoint, redone, recovering or suspended.",
+    "Parts of the life of the job: queued, starting, unreported, productive, checkpoint, redone, recovering or suspended.",
     (*JOB_LABELS, "part"),
     "job",
 )
