@@ -36,9 +36,9 @@ BAD_SECONDS = 5.0
 REVIEWS, REVIEWS_PER_SECOND = 5.0, 0.5  # for each claimed pod and address: burst and rate
 MOST_ADDRESSES = 64  # for each claimed pod; those that were seen last are kept
 _TOKENS_PER_POD = 2  # the kubelet renews a token before it expires
-_CLOCKS_DIFFER = 60.0
+CLOCKS_DIFFER = 60.0
 _MOST_BAD = 1000
-_MOST_CLAIMS = 16_384
+MOST_CLAIMS = 16_384
 _POD_UID = "authentication.kubernetes.io/pod-uid"
 _READER_SECONDS = 60.0
 _MOST_READERS = 32
@@ -70,7 +70,7 @@ class Tokens:
         self._requests = requests
         self._is_replica = is_replica
         self._pods: dict[str, _Pod] = {}
-        self._claims: LRUCache[bytes, Claim] = LRUCache(_MOST_CLAIMS)
+        self._claims: LRUCache[bytes, Claim] = LRUCache(MOST_CLAIMS)
         """The claims of recent tokens, by digest. To decode those of each report would take a tenth of its time."""
         self._bad: TTLCache[bytes, None] = TTLCache(_MOST_BAD, BAD_SECONDS)
         self._reviews = Slots(REVIEWS_AT_ONCE, share=REVIEWS_AT_ONCE // 2)
@@ -80,7 +80,7 @@ class Tokens:
         digest = _digest(token)
         claim = self._claims.get(digest) or claim_of(token)
         uid = claim.uid
-        if uid is None or claim.expires < time.time() - _CLOCKS_DIFFER:
+        if uid is None or claim.expires < time.time() - CLOCKS_DIFFER:
             raise RefusedReportError(401, "token", "the token does not belong to a pod and this channel, or it has expired")
         if not self._is_replica(uid):
             raise RefusedReportError(404, "pod", f"pod {uid} is not a replica of a job of this operator")

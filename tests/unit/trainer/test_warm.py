@@ -14,6 +14,7 @@ import pytest
 from muster_contract.trainer_spec import BatchSpec, TrainerSpec
 from muster_trainer import warm
 from muster_trainer.supervisor import warm as supervisor_warm
+from muster_trainer.supervisor.signals import SignalInbox
 from muster_trainer.supervisor.warm import Starter
 from tests.support import descriptors
 
@@ -66,12 +67,16 @@ def test_a_supervisor_that_gets_no_prepared_process_does_not_insist(monkeypatch:
     class Short:
         pid, ready, prepared = FORKED, True, frozenset[int]()
 
+        def await_ready(self, inbox: SignalInbox) -> bool:
+            return True
+
         def prepare(self, request: bytes) -> None:
             requests.append(1)
             assert len(requests) <= COUNT
 
-    starter = Starter.__new__(Starter)
     monkeypatch.setattr(supervisor_warm, "become_subreaper", lambda: None)
-    starter._parent = Short()  # type: ignore[assignment]
+    monkeypatch.setattr(supervisor_warm, "WarmParent", lambda environ: Short())
+    starter = Starter(SignalInbox.__new__(SignalInbox))  # the real one takes the signals of the tests
+    starter.warm_up({}, bundled=True)
     starter.prepare(COUNT)
     assert starter.spare == {FORKED}

@@ -20,17 +20,17 @@ def aborted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     calls: list[int] = []
     monkeypatch.setattr(world, "abort_nccl", lambda: calls.append(1))
     yield calls
-    world._is_broken.clear()
+    world.is_broken.clear()
 
 
-def test_no_result_counts_once_the_world_is_broken(aborted: list[int]) -> None:
+def test_no_result_counts_once_the_worldis_broken(aborted: list[int]) -> None:
     with pytest.raises(ConnectionLost), world.detect_peer_loss():
         world.break_world()
     with pytest.raises(ConnectionLost), world.check_world():
         pass
 
 
-def test_a_world_is_broken_once(aborted: list[int]) -> None:
+def test_a_worldis_broken_once(aborted: list[int]) -> None:
     world.break_world()
     world.break_world()
     assert aborted == [1]

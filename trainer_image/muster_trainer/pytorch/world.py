@@ -35,7 +35,7 @@ _PEER_LOST = re.compile(
 
 _SAME_GPU = re.compile(r"Duplicate GPU|same GPU", re.IGNORECASE)
 
-_is_broken = threading.Event()
+is_broken = threading.Event()
 _breaking = threading.Lock()
 
 
@@ -56,7 +56,7 @@ def join(backend: str, *, meanwhile: Callable[[], None] | None = None) -> dist.S
     time, or the port is in use. Calls `meanwhile` again and again during the wait. It may raise to end the wait, because the waits of
     PyTorch cannot be ended."""
     os.environ.setdefault("USE_LIBUV", "0")  # Debian's torch is built without libuv
-    _is_broken.clear()
+    is_broken.clear()
     address = os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ.setdefault("RANK", "0")
     world = int(os.environ.setdefault("WORLD_SIZE", "1"))
@@ -166,8 +166,8 @@ def break_world() -> None:
     An aborted collective returns without an error, and its result is undefined. So nothing that follows counts: see `check_world`.
     """
     with _breaking:
-        if not _is_broken.is_set():
-            _is_broken.set()
+        if not is_broken.is_set():
+            is_broken.set()
             abort_nccl()
 
 
@@ -177,10 +177,10 @@ def check_world() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if _is_broken.is_set() and not isinstance(error, PeerLost):
+        if is_broken.is_set() and not isinstance(error, PeerLost):
             raise ConnectionLost(_with_rank("the world is broken")) from error
         raise
-    if _is_broken.is_set():
+    if is_broken.is_set():
         raise ConnectionLost(_with_rank("the world is broken"))
 
 
