@@ -4,15 +4,20 @@ repository, with its own chart and operator."""
 from __future__ import annotations
 
 import io
+import json
+import os
 import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 import local_cluster
+from muster.api.status import MOST_LISTED_MEMBERS, AttemptRecord, Member, Phase, TrainingJobStatus, World
 from tests.support.api_server.api import ApiError
 from tests.support.api_server.cluster import Cluster, rendered
 from tests.support.api_server.jobs import Jobs, job
@@ -183,3 +188,40 @@ def test_running_jobs_go_on_under_an_earlier_version(installation: Installation)
         installation.recovers_and_ends(jobs)
     finally:
         before.close()
+
+
+DECIDES = """
+import json, sys
+from datetime import UTC, datetime
+from muster.api.job import TrainingJob
+from muster.control.admission import readable_status
+from muster.lifecycle.decide import decide
+from muster.lifecycle.observed import Observed, ReplicaPhase, ReplicaView
+manifest = json.load(sys.stdin)
+status, now = readable_status(manifest.pop("status")), datetime.now(UTC)
+job = TrainingJob.model_validate(manifest).with_status(status)
+pods = [ReplicaView(f"large-worker-{i}", f"worker-{i}/0", "worker", i, 0, ReplicaPhase("Running"), now) for i in range(status.world.size)]
+decision = decide(job, Observed(tuple(pods), live=True, service=True), now)
+print(json.dumps([decision.status.attempt, decision.status.restarts.total, sorted({type(each).__name__ for each in decision.actions})]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("replicas", "attempt", "actions"), [(MOST_LISTED_MEMBERS, 0, []), (MOST_LISTED_MEMBERS + 1, 1, ["DeleteReplica"])]
+)
+def test_a_job_with_many_replicas_saves_and_resumes_without_a_charge_after_a_way_back(
+    earlier: Path, replicas: int, attempt: int, actions: list[str]
+) -> None:
+    """The earlier version cannot read the members of a large world. It deletes their pods, as at the beginning of any further attempt."""
+    now = datetime.now(UTC)
+    members = tuple(Member(role="worker", index=index, uid=f"worker-{index}/0") for index in range(replicas))
+    world = World(attempt=0, size=replicas, members=members, created_time=now, ready_time=now)
+    record = AttemptRecord(attempt=0, start_time=now)
+    status = TrainingJobStatus(phase=Phase.RUNNING, world=world, attempts=(record,), start_time=now, admitted_time=now)
+    manifest = {**job("large", workers=replicas), "apiVersion": "muster.dev/v1alpha1", "status": status.wire()}
+    env = {**os.environ, "PYTHONPATH": f"{earlier / 'operator'}:{earlier / 'contract'}"}
+    decided = subprocess.run(
+        [sys.executable, "-c", DECIDES], input=json.dumps(manifest), env=env, capture_output=True, text=True, timeout=60
+    )
+    assert decided.returncode == 0, decided.stderr
+    assert json.loads(decided.stdout) == [attempt, 0, actions]

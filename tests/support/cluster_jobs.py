@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from local_cluster import Cluster, ClusterError, CommandFailedError, installation
+from muster.api.status import members_in
 from tests.chaos.matrix import jobs
 from tests.support.training_run import RunningJob, read_events
 from tests.support.waiting import Result, wait_until
@@ -77,7 +78,7 @@ def job(name: str, **spec: Any) -> Manifest:
 def trains(status: Manifest, workers: int) -> bool:
     """Whether a world of so many workers has done a step."""
     world = status.get("world", {})
-    return len(world.get("members", ())) == workers and "firstStepTime" in world
+    return len(members_in(world)) == workers and "firstStepTime" in world
 
 
 def world_is_ready(status: Manifest, *, attempt: int) -> bool:
@@ -152,7 +153,7 @@ class ClusterJob(RunningJob):
     def members(self) -> list[str]:
         """The replicas of the world in the order of their ranks, with the suffixes of their pods, such as worker-1-3."""
         keys = ("role", "index", "suffix")
-        return ["-".join(str(member[key]) for key in keys if key in member) for member in self.status["world"]["members"]]
+        return ["-".join(str(member[key]) for key in keys if key in member) for member in members_in(self.status["world"])]
 
     def pod(self, replica: str) -> Manifest:
         """The pod of a replica, such as worker-1 or worker-1-3. Raises ClusterError if there is none."""

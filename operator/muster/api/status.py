@@ -7,18 +7,20 @@ API server and makes the schema. The docstring of a field is its description in 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import cache, cached_property
+from itertools import groupby
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, SerializerFunctionWrapHandler, TypeAdapter, WrapSerializer
 from pydantic.alias_generators import to_camel
 
 from muster.api.base import Moment, Time
 from muster.api.capacity import MAX_CLASSES, ClassName
+from muster.api.compact import RANGES, in_ranges, ranges, short_uid, whole_uid
 from muster.api.constants import IMAGE
 from muster.api.spec import MAX_ROLES
 from muster_contract.codes import FailureClass as FailureClass
@@ -29,6 +31,8 @@ from muster_contract.wire import LARGEST_INT
 
 MAX_ATTEMPT_RECORDS = 10
 MAX_NODE_NOTICES = 64
+MOST_LISTED_MEMBERS = 128
+"""A status lists the members of a world one by one up to this number, and by role if there are more."""
 LONGEST_SIGNAL = 400
 EXPIRY = "spec.expireAfter of its NodeClaim"
 DELETION = "the node is being deleted"
@@ -280,6 +284,102 @@ class Member(StatusPart):
         return f"{self.role}-{self.index}"
 
 
+Ranges = Annotated[str, Field(pattern=f"^{RANGES}$")]
+"""Indexes of replicas, such as `0-99,120`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlikeMembers(StatusPart):
+    """What some members of a role have in common, with the words of a single member."""
+
+    indexes: Ranges
+    """Their indexes."""
+    awaited: bool = False
+    """Whether their pods are from the attempt before and have not yet confirmed that their old processes have ended."""
+    incarnation: AttemptNumber | None = None
+    """The attempt in which their processes started, if they kept running when other replicas restarted."""
+    succeeded: bool = False
+    """Whether they succeeded."""
+    unhealthy_since: Moment | None = None
+    """Since when their nodes report a device of theirs as unhealthy."""
+    suffix: Count | None = None
+    """Number at the end of the names of their pods and hosts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoleMembers(StatusPart):
+    """Members of one role, in a world that has too many for a list."""
+
+    role: str
+    """Role of the members."""
+    indexes: Ranges
+    """Indexes of the members, in the order of their ranks, such as `0-99,120`."""
+    uids: tuple[str, ...]
+    """Uids of their pods, in this order: the 16 bytes of each UUID as base64 for URLs. Empty until the pod exists."""
+    alike: tuple[AlikeMembers, ...] = ()
+    """What is not the same for all members. A member that is in no entry runs as in a first attempt."""
+
+    @cached_property
+    def members(self) -> tuple[Member, ...]:
+        """The members one by one. Raises ValueError if the fields do not fit."""
+        most = len(self.uids)
+        indexes, uids = in_ranges(self.indexes, most=most), map(whole_uid, self.uids)
+        if len(indexes) != most:
+            raise ValueError(f"must have a uid for each of its {len(indexes)} indexes")
+        alike: dict[int, dict[str, Any]] = {}
+        for each in self.alike:
+            common = {name: getattr(each, name) for name in _COMMON}
+            alike.update((index, common) for index in in_ranges(each.indexes, most=most))
+        return tuple(Member(role=self.role, index=index, uid=uid, **alike.get(index, {})) for index, uid in zip(indexes, uids, strict=True))
+
+
+_COMMON = tuple(each.name for each in fields(AlikeMembers) if each.name != "indexes")
+
+
+def _together(members: Iterable[Member]) -> Iterator[RoleMembers]:
+    """The members as they are written, in their order."""
+    for role, group in groupby(members, lambda each: each.role):
+        of_role = list(group)
+        alike: dict[tuple[Any, ...], list[int]] = {}
+        for each in of_role:
+            alike.setdefault(tuple(getattr(each, name) for name in _COMMON), []).append(each.index)
+        entries = (AlikeMembers(indexes=ranges(indexes), **dict(zip(_COMMON, values, strict=True))) for values, indexes in alike.items())
+        yield RoleMembers(
+            role=role,
+            indexes=ranges(each.index for each in of_role),
+            uids=tuple(short_uid(each.uid) for each in of_role),
+            alike=tuple(each for each in entries if each != AlikeMembers(indexes=each.indexes)),
+        )
+
+
+def _fitting(part: RoleMembers) -> RoleMembers:
+    """Refuses members that cannot be read. They then count as absent, as a number out of bounds does."""
+    part.members  # noqa: B018 - it raises
+    return part
+
+
+def members_in(world: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The members of a world that nobody has checked, as plain data."""
+    listed, together = world.get("members"), world.get("membersByRole")
+    if not together:
+        return listed if isinstance(listed, list) else []
+    try:
+        parts = _parts_adapter().validate_python(together, by_alias=True, by_name=False)
+    except ValueError:
+        return []
+    return [each for part in parts for each in _members_adapter().dump_python(part.members, mode="json", by_alias=True, exclude_none=True)]
+
+
+@cache
+def _parts_adapter() -> TypeAdapter[Any]:
+    return TypeAdapter(tuple[Annotated[RoleMembers, AfterValidator(_fitting)], ...])
+
+
+@cache
+def _members_adapter() -> TypeAdapter[Any]:
+    return TypeAdapter(tuple[Member, ...])
+
+
 @dataclass(frozen=True, kw_only=True)
 class OrphanedPod(StatusPart):
     """A pod of an older attempt that does not answer and may still exist. A pod with another name has taken its place."""
@@ -316,7 +416,9 @@ class World(StatusPart):
     synchronous: bool | None = None
     """Whether all workers apply every update at the same step. If not, progress.metrics has the staleness of gradients."""
     members: tuple[Member, ...] = ()
-    """The replicas of the world."""
+    """The replicas of the world, if there are at most 128."""
+    members_by_role: tuple[Annotated[RoleMembers, AfterValidator(_fitting)], ...] | None = None
+    """The replicas of a larger world, by role. Only the written status has them in this form."""
     created_time: Moment
     """When Muster decided to create the world."""
     ready_time: Moment | None = None
@@ -341,6 +443,21 @@ class World(StatusPart):
             of_role = places.setdefault(member.role, {})
             of_role[member.index] = len(of_role)
         return places
+
+
+def _read(world: World | None) -> World | None:
+    """The world with all of its members in `members`."""
+    if world is None or world.members_by_role is None:
+        return world
+    members = tuple(each for part in world.members_by_role for each in part.members)
+    return replace(world, members=members or world.members, members_by_role=None)
+
+
+def _written(world: World | None, write: SerializerFunctionWrapHandler) -> Any:
+    """The world as it is written: a long list of members becomes short."""
+    if world is not None and len(world.members) > MOST_LISTED_MEMBERS:
+        world = replace(world, members=(), members_by_role=tuple(_together(world.members)))
+    return write(world)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -802,7 +919,7 @@ class TrainingJobStatus(StatusPart):
     """The queue that the job waits in. Absent while it does not wait."""
     attempt: AttemptNumber = 0
     """Number of the current attempt."""
-    world: World | None = None
+    world: Annotated[World | None, AfterValidator(_read), WrapSerializer(_written)] = None
     """World of the current attempt."""
     orphaned: Annotated[tuple[OrphanedPod, ...], Field(max_length=MAX_ORPHANED)] = ()
     """Pods of older attempts that do not answer and may still exist. Their processes cannot commit, and no world waits for them."""

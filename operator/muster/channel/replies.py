@@ -76,8 +76,9 @@ def reply_basis(status: Mapping[str, Any]) -> tuple[Any, ...]:
     """The parts of a status, as plain data, that decide whether a waiting supervisor may go on. While they stay the same, so does its
     reply, and there is no need to make thousands of replies again."""
     world, newest = mapping(status.get("world")), mapping((items(status.get("attempts")) or [None])[-1])
-    members = items(world.get("members"))
-    decide = world.get("readyTime") is not None or any("incarnation" in member for _, member in mappings(members))
+    members, by_role = items(world.get("members")), items(world.get("membersByRole"))
+    parts = (*mappings(members), *(each for _, role in mappings(by_role) for each in mappings(role.get("alike"))))
+    decide = world.get("readyTime") is not None or any("incarnation" in part for _, part in parts)
     return (
         status.get("phase"),
         status.get("attempt"),
@@ -86,5 +87,5 @@ def reply_basis(status: Mapping[str, Any]) -> tuple[Any, ...]:
         newest.get("class"),
         world.get("attempt"),
         world.get("readyTime"),
-        members if decide else None,
+        (members, by_role) if decide else None,
     )

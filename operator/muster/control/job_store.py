@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from muster.admission.bounds import bounded
 from muster.api.constants import ORPHAN_FINALIZER, PREBUILT_WORKLOAD_LABEL
-from muster.api.status import FINAL_PHASES
+from muster.api.status import FINAL_PHASES, members_in
 from muster.api.times import parse_time
 from muster.api.unchecked import items, mapping, mappings
 from muster.control.cluster import Child, Listing, Unreadable
@@ -99,7 +99,7 @@ class Store:
         if status.get("phase") in FINAL_PHASES:
             return True
         children = self._children.group(key)
-        return 0 < len((status.get("world") or {}).get("members") or ()) <= sum(child.view.is_active for child in children)
+        return 0 < len(members_in(status.get("world") or {})) <= sum(child.view.is_active for child in children)
 
     def keys_on(self, node: str) -> list[str]:
         """The jobs that have a pod on this node, or whose status has a notice of it."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from muster.api.constants import CONTROLLER, JOB_NAME_LABEL
 from muster.api.spec import EVALUATOR, TrainingJobSpec
-from muster.api.status import FINAL_PHASES, LIMIT_REASONS
+from muster.api.status import FINAL_PHASES, LIMIT_REASONS, members_in
 from muster.api.unchecked import items, mappings
 from muster.explain.evidence import (
     Evidence,
@@ -99,7 +99,7 @@ def neglected(job: Object, pods: Sequence[Object] | None, now: datetime) -> str:
         return ""
     written = max(_writes(job, of_status=True))
     living = {str(pod["metadata"]["uid"]) for pod in pods if not pod["metadata"].get("deletionTimestamp") and not _has_ended(pod)}
-    members = (status.get("world") or {}).get("members") or ()
+    members = members_in(status.get("world") or {})
     lost = [f"{each['role']}-{each['index']}" for each in members if _counts(each) and str(each["uid"]) not in living]
     if not lost:
         return ""
@@ -262,7 +262,7 @@ def _workers(snapshot: Snapshot) -> Iterator[Evidence]:
     spec, status = snapshot.job["spec"], status_of(snapshot.job)
     roles = spec.get("roles") or {"worker": {}}  # an elastic job has one role
     desired = sum((role or {}).get("replicas", 1) for role in roles.values())
-    members = (status.get("world") or {}).get("members") or ()
+    members = members_in(status.get("world") or {})
     if spec.get("elastic") and status.get("phase") == "Running" and len(members) < desired:
         yield _state("FewerWorkers", f"{len(members)} of {desired}")
 

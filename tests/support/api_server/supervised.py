@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from muster.api.status import members_in
 from tests.support.api_server.api import ApiError, Object
 from tests.support.api_server.jobs import Jobs
 from tests.support.api_server.operators import OperatorProcess
@@ -23,7 +24,7 @@ def supervised(jobs: Jobs, operator: OperatorProcess, name: str) -> Iterator[Non
 
     def tell_all() -> None:
         status = jobs.status(name)
-        members = {each.get("uid") for each in status.get("world", {}).get("members", ())}
+        members = {each.get("uid") for each in members_in(status.get("world", {}))}
         for pod in jobs.pods(name):
             uid = pod["metadata"]["uid"]
             if pod["status"].get("phase") != "Running" or pod["metadata"].get("deletionTimestamp"):

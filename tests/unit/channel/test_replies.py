@@ -114,6 +114,21 @@ def test_a_change_that_may_change_a_reply_changes_its_basis(changes: dict[str, A
     assert reply_basis({**WAITING, **changes}) != reply_basis(WAITING)
 
 
+LARGE = {"role": "worker", "indexes": "0-199", "uids": [""] * 200}
+
+
+def test_the_basis_of_a_reply_in_a_large_world_changes_when_some_of_its_members_train_on() -> None:
+    def basis(world: dict[str, Any], **members: Any) -> tuple[Any, ...]:
+        return reply_basis({**WAITING, "world": {**world, "members": [], "membersByRole": [{**LARGE, **members}]}})
+
+    starting = WAITING["world"]
+    trains_on = [{"indexes": "0-7", "incarnation": 0}]
+    assert basis(starting, uids=["pod"] * 200) == basis(starting), "it stays while pods are created"
+    assert basis(starting, alike=trains_on) != basis(starting)
+    assert basis(starting, alike=trains_on, uids=["pod"] * 200) != basis(starting, alike=trains_on)
+    assert basis(WORLD, uids=["pod"] * 200) != basis(WORLD)
+
+
 def test_the_basis_of_a_reply_stays_while_pods_are_created() -> None:
     world = {**WAITING["world"], "members": [{"role": "worker", "index": 0, "uid": "a"}, {"role": "worker", "index": 1}]}
     assert reply_basis({**WAITING, "world": world, "message": "attempt 2 waits", "progress": {"step": 3}}) == reply_basis(WAITING)

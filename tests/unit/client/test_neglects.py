@@ -60,6 +60,12 @@ def test_a_job_without_an_operator_is_named_with_the_pod_that_is_gone() -> None:
     assert neglects(Connection(), job("digits")) == [sentence]
 
 
+def test_the_first_pods_that_are_gone_are_named_in_a_large_world() -> None:
+    large = job("digits")
+    large["status"]["world"] = {"membersByRole": [{"role": "worker", "indexes": "0-199", "uids": ["=lost"] * 200}]}
+    assert "although worker-0, worker-1, worker-2 and 197 more are gone" in neglects(Connection(), large)[0]
+
+
 @pytest.mark.parametrize(
     ("connection", "listed"),
     [
