@@ -3,6 +3,7 @@ The worker is the cluster of the other tests."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import os
@@ -16,6 +17,9 @@ import pytest
 import yaml
 
 from local_cluster.ports import free_ports
+from muster.client.connection import Target, connected
+from muster.client.snapshot import snapshot_of
+from muster.explain.explain import Finding, explain
 from tests.kueue.conftest import QUOTA
 from tests.kueue.test_kueue import queued_job, workload
 from tests.support.api_server.api import Object
@@ -52,7 +56,18 @@ class Clusters:
 
     manager: Jobs
     worker: Jobs
+    manager_cluster: Cluster
     worker_cluster: Cluster
+
+    def findings(self, name: str) -> tuple[Finding, ...]:
+        """What `muster explain` finds in the manager."""
+
+        async def look() -> tuple[Finding, ...]:
+            target = Target(self.manager.namespace, kubeconfig=str(self.manager_cluster.kubeconfig))
+            async with connected(target) as connection:
+                return explain(await snapshot_of(connection, name)).findings
+
+        return asyncio.run(look())
 
     def copy(self, name: str) -> Object:
         """The job in the worker, once it is there."""
@@ -131,7 +146,7 @@ def clusters(cluster: Cluster, jobs: Jobs, manager: Cluster, manager_operator: O
     manager.admin.create("/api/v1/namespaces", {"metadata": {"name": jobs.namespace}})
     queues = f"{API}/namespaces/{jobs.namespace}/localqueues"
     manager.admin.create(queues, kueue_object("LocalQueue", "team", {"clusterQueue": "all"}))
-    clusters = Clusters(Jobs(manager.admin, jobs.namespace), jobs, cluster)
+    clusters = Clusters(Jobs(manager.admin, jobs.namespace), jobs, manager, cluster)
     yield clusters
     manager.empty(jobs.namespace)
     wait_until(lambda: not clusters.copies(), "no copy is left")
@@ -200,6 +215,8 @@ def test_a_job_is_copied_and_resumes_bit_for_bit_when_it_is_evicted_and_copied_a
     assert remote is not None
     assert remote["metadata"]["ownerReferences"][0]["uid"] == first["metadata"]["uid"]
     assert manager.pods("digits") == []
+    [place, *_] = clusters.findings("digits")
+    assert (place.cause.id, "another cluster (east)" in place.sentence) == ("InWorkerCluster", True)
     run = train(clusters.pod("digits"), tmp_path / "first", store)
     wait_until(lambda: len(losses(run)) > 12, "it trains")
 
@@ -209,6 +226,7 @@ def test_a_job_is_copied_and_resumes_bit_for_bit_when_it_is_evicted_and_copied_a
     os.kill(run.pid, signal.SIGTERM)
     assert run.wait() == 21
     wait_until(lambda: not clusters.copies(), "the manager takes the job back")
+    wait_until(lambda: clusters.findings("digits")[0].cause.id == "WorkersWait", "explain says that it waits for a worker")
     worker.api.patch(queue, {"spec": {"stopPolicy": "None"}})
 
     second = clusters.copy("digits")

@@ -21,6 +21,8 @@ IMAGE = r"[!-~]+"
 ORPHAN_FINALIZER = "orphan"
 """The garbage collector's own, on an object that is deleted without its dependents (metav1.FinalizerOrphanDependents)."""
 
+MULTIKUEUE = "kueue.x-k8s.io/multikueue"
+"""Kueue's own, as the manager of a job that it copies to another cluster."""
 PREBUILT_WORKLOAD_LABEL = "kueue.x-k8s.io/prebuilt-workload-name"
 """Kueue's own, on a job that MultiKueue has copied from another cluster: the Workload that it has created for the job."""
 

@@ -33,6 +33,7 @@ async def debug_dump(connection: Connection, name: str, *, version: str) -> Obje
         "job": snapshot.job,
         "pods": list(snapshot.pods),
         "events": list(snapshot.events),
+        "workload": snapshot.workload,
         "nodes": [_node(node) for node in snapshot.nodes or () if node["metadata"]["name"] in used],
         "claims": list(snapshot.claims or ()),
         "quotas": list(snapshot.quotas or ()),

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from muster.api.constants import API_VERSION, KIND
+from muster.api.constants import API_VERSION, KIND, MULTIKUEUE
 from muster.client import cuts, errors
 from muster.client.connection import Connection
 from muster.client.jobs import Jobs
+from muster.explain.copies import WORKLOADS
 from muster.explain.snapshot import Snapshot
 from muster.kubernetes.api_paths import ApiPath, collection
 from muster.kubernetes.objects import Object
+from muster.render.kueue_versions import GROUP, PLURAL, VERSIONS, api_version
 
 Result = TypeVar("Result")
 
@@ -53,9 +56,19 @@ async def snapshot_of(connection: Connection, name: str) -> Snapshot:
         claims=_frozen(lists[3]),
         quotas=_frozen(lists[4]),
         policies=_frozen(lists[5]),
+        workload=await allowed(WORKLOADS, workload_of(connection, name)) if job["spec"].get("managedBy") == MULTIKUEUE else None,
         spec_fields=await allowed("the definition of TrainingJobs", spec_fields(connection)),
         unreadable=tuple(sorted(unreadable)),
     )
+
+
+async def workload_of(connection: Connection, name: str) -> Object | None:
+    """The Workload of a job in Kueue. None if there is none, and if the cluster has no Kueue that Muster can use."""
+    with suppress(errors.NotFoundError, errors.NotInstalledError):
+        served = {each.get("version") for each in (await connection.get(ApiPath(f"/apis/{GROUP}"))).get("versions") or ()}
+        version = next((each for each in VERSIONS if each in served), None)
+        return await connection.get(connection.path(api_version(version), PLURAL, name)) if version else None
+    return None
 
 
 async def spec_fields(connection: Connection) -> frozenset[str] | None:

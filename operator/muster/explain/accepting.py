@@ -19,6 +19,16 @@ NOT_ACCEPTED: tuple[Cause, ...] = rows(
         "start that controller, or delete the job and submit it again without managedBy",
     ),
     (
+        "WorkloadAbsent",
+        "MultiKueue does not copy the job to another cluster, because the job has no Workload: {message}",
+        "name a LocalQueue in scheduling.queue, and set queueing.kueue.enabled of the chart in this cluster",
+    ),
+    (
+        "CopyRefused",
+        "MultiKueue does not copy the job to another cluster: {message}",
+        "list TrainingJob.v1beta1.muster.dev in multiKueue.externalFrameworks of Kueue's configuration; docs/queues.md has all steps",
+    ),
+    (
         "DefinitionOld",
         "the cluster's TrainingJob definition is older than this command and lacks {message}",
         "apply the crds/ of this version: Helm does not upgrade a definition by itself unless the chart owns it",

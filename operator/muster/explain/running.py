@@ -78,6 +78,11 @@ SLOW: tuple[Cause, ...] = rows(
 STATES: tuple[Cause, ...] = rows(
     Kind.STATE,
     [Source.STATE],
+    (
+        "InWorkerCluster",
+        "MultiKueue has copied the job to another cluster ({message}), which has its pods; the status here is that of the copy",
+        "use muster explain {subject} and muster logs {subject} with the kubeconfig of that cluster (--kubeconfig, --context)",
+    ),
     ("Succeeded", r"^Succeeded", "the job has succeeded{message}", "nothing"),
     (
         "CompletedWithoutReport",

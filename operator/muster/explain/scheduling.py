@@ -265,6 +265,21 @@ WAITING: tuple[Cause, ...] = rows(
         "see the jobs before it: kubectl get tj shows position and queue of each; scheduling.priorityClassName decides the order",
     ),
     (
+        "InManagerQueue",
+        "the job waits in its queue before MultiKueue copies it to another cluster: {message}",
+        "see kubectl describe workload {subject}, and the ClusterQueue of the queue with its admission checks",
+    ),
+    (
+        "WorkersWait",
+        "the job has quota here, and no other cluster has admitted a copy of it yet: {message}",
+        "see kubectl get multikueueclusters for those that are connected, and kubectl describe workload {subject} in each of them",
+    ),
+    (
+        "TakenBack",
+        "the copy of the job in another cluster ends: {message}",
+        "wait: the copy saves, and the job waits in its queue again",
+    ),
+    (
         "GangWaits",
         r"pod ?group|gang|minMember of group|minCount \(",
         "the scheduler starts all pods together or none: {message}",

@@ -29,6 +29,9 @@ class Snapshot:
     """The ResourceQuotas of the namespace. None if the user may not read them."""
     policies: tuple[Object, ...] | None = ()
     """The NetworkPolicies of the namespace. None if the user may not read them."""
+    workload: Object | None = None
+    """The Workload of a job that MultiKueue copies to another cluster. None for other jobs, if there is none, and if the user may not read
+    it."""
     spec_fields: frozenset[str] | None = None
     """The fields of `spec` that the cluster's definition has. None if unknown."""
     unreadable: tuple[str, ...] = ()

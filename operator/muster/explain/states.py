@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from muster.api.constants import CONTROLLER, JOB_NAME_LABEL
+from muster.api.constants import CONTROLLER, JOB_NAME_LABEL, MULTIKUEUE
 from muster.api.spec import EVALUATOR, TrainingJobSpec
 from muster.api.status import FINAL_PHASES, LIMIT_REASONS, members_in
 from muster.api.unchecked import items, mappings
+from muster.explain.copies import evidence_of_copies, has_no_copy, is_copied
 from muster.explain.evidence import (
     Evidence,
     Source,
@@ -41,8 +42,9 @@ SHARE = 0.15  # a larger share of a job's time counts as a problem
 
 
 def evidence_of_states(snapshot: Snapshot) -> list[Evidence]:
-    """The evidence of each entry of `_STATES`."""
-    return [evidence for state in _STATES for evidence in state(snapshot)]
+    """The evidence of each entry of `_STATES`. Between two copies to other clusters, the status does not say what the job does."""
+    states = (_deletion, _suspension, evidence_of_copies) if has_no_copy(snapshot) else _STATES
+    return [evidence for state in states for evidence in state(snapshot)]
 
 
 def _deletion(snapshot: Snapshot) -> Iterator[Evidence]:
@@ -54,7 +56,7 @@ def _deletion(snapshot: Snapshot) -> Iterator[Evidence]:
 
 def _controller(snapshot: Snapshot) -> Iterator[Evidence]:
     managed_by = snapshot.job["spec"].get("managedBy") or CONTROLLER
-    if managed_by != CONTROLLER and not snapshot.job.get("status"):
+    if managed_by not in (CONTROLLER, MULTIKUEUE) and not snapshot.job.get("status"):
         yield _state("ManagedByOther", str(managed_by))
 
 
@@ -95,7 +97,7 @@ def neglected(job: Object, pods: Sequence[Object] | None, now: datetime) -> str:
     alone proves nothing. The Lease of the operator would prove more, but few users may read it.
     """
     status = status_of(job)
-    if pods is None or not is_silent(job, now):
+    if pods is None or is_copied(job) or not is_silent(job, now):  # the pods of a copy are in its cluster
         return ""
     written = max(_writes(job, of_status=True))
     living = {str(pod["metadata"]["uid"]) for pod in pods if not pod["metadata"].get("deletionTimestamp") and not _has_ended(pod)}
@@ -368,6 +370,7 @@ _STATES: tuple[Callable[[Snapshot], Iterator[Evidence]], ...] = (
     _time_lost,
     _workers,
     _queue,
+    evidence_of_copies,
     _phase,
     _policies,
     _avoided,

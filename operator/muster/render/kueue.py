@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from muster.api.constants import CREATED_ANNOTATION, INDEX_LABEL, PREBUILT_WORKLOAD_LABEL, TEMPLATE_HASH_LABEL
+from muster.api.constants import CREATED_ANNOTATION, INDEX_LABEL, MULTIKUEUE, PREBUILT_WORKLOAD_LABEL, TEMPLATE_HASH_LABEL
 from muster.api.job import TrainingJob
 from muster.api.spec import RoleName
 from muster.api.status import TrainingJobStatus
@@ -20,8 +20,6 @@ from muster.render.pods import labels_of, owner_of
 from muster.render.template_hash import digest_of
 from muster.strategies.registry import strategy_of
 
-_MULTIKUEUE = f"{GROUP}/multikueue"
-"""The manager of jobs that MultiKueue copies to another cluster."""
 PODS_READY = "PodsReady"
 _WAITS_FOR_START, _STARTED = "WaitForStart", "Started"
 _WAITS_FOR_RECOVERY, _RECOVERED = "WaitForRecovery", "Recovered"
@@ -72,7 +70,7 @@ def priority_class(name: str) -> dict[str, Any]:
 
 def is_copied(job: TrainingJob) -> bool:
     """Whether MultiKueue copies the job to another cluster, where it runs."""
-    return job.spec.managed_by == _MULTIKUEUE
+    return job.spec.managed_by == MULTIKUEUE
 
 
 def is_prebuilt(job: TrainingJob) -> bool:

@@ -114,6 +114,55 @@ def test_what_is_kept_of_a_list_is_limited_and_what_was_not_read_is_named(monkey
     assert snapshot.job["metadata"]["name"] == "digits"
 
 
+class Manager(TableServer):
+    """A cluster whose MultiKueue copies the job to another one. It serves Kueue's API in these versions."""
+
+    def __init__(self, *versions: str, code: int = 200) -> None:
+        super().__init__([])
+        self.versions = versions
+        self.code = code
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        kueue = "/apis/kueue.x-k8s.io"
+        if request.path == kueue and self.versions:
+            return web.json_response({"versions": [{"version": each} for each in self.versions]})
+        if request.path == f"{kueue}/{self.versions[:1] and self.versions[0]}/namespaces/team/workloads/digits" and self.code == 200:
+            return web.json_response({"metadata": {"name": "digits"}, "status": {"clusterName": "east"}})
+        if request.path == kueue:
+            return web.Response(text="404 page not found", status=404)
+        if request.path.startswith(kueue):
+            reason, message = {403: ("Forbidden", "you cannot get workloads")}.get(self.code, ("NotFound", "not found"))
+            code = 404 if self.code == 200 else self.code
+            return web.json_response({"kind": "Status", "code": code, "reason": reason, "message": message}, status=code)
+        if request.path.endswith("/trainingjobs/digits"):
+            return web.json_response({**job("digits"), "spec": {"managedBy": "kueue.x-k8s.io/multikueue"}})
+        return await super().answer(request)
+
+
+@pytest.mark.parametrize(
+    ("manager", "cluster", "unreadable"),
+    [
+        (Manager("v1beta2", "v1beta1"), "east", False),
+        (Manager("v1beta1", "v1alpha1"), "east", False),
+        (Manager("v1beta3"), "", False),
+        (Manager(), "", False),
+        (Manager("v1beta2", code=404), "", False),
+        (Manager("v1beta2", code=403), "", True),
+    ],
+    ids=["current", "earlier", "unknown", "no Kueue", "no Workload", "no rights"],
+)
+def test_the_workload_of_a_job_that_multikueue_copies_is_read(manager: Manager, cluster: str, unreadable: bool) -> None:
+    snapshot = on(manager, lambda connection: snapshot_of(connection, "digits"))
+    assert (snapshot.workload or {}).get("status", {}).get("clusterName", "") == cluster
+    assert ("workloads" in snapshot.unreadable) is unreadable
+
+
+def test_the_workload_of_another_job_is_not_read() -> None:
+    server = TableServer([])
+    assert on(server, lambda connection: snapshot_of(connection, "digits")).workload is None
+    assert not [each for each in server.asked if "kueue" in each.path]
+
+
 def test_the_jobs_that_are_kept_of_a_list_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuts, "MOST_KEPT", 3000)
     server = TableServer([job(f"job-{number}") for number in range(100)])

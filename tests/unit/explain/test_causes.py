@@ -25,7 +25,13 @@ GROUP = "pod group is unschedulable, minCount (4) cannot be satisfied: 2 schedul
 SAME = "all pods in a single pod group should have the same "
 TABLE: list[tuple[str, Source, str, str]] = [
     ("BeingDeleted", T, "BeingDeleted", ": finalizers keep it: example.com/theirs"),
-    ("ManagedByOther", T, "ManagedByOther", "kueue.x-k8s.io/multikueue"),
+    ("ManagedByOther", T, "ManagedByOther", "example.com/other"),
+    ("WorkloadAbsent", T, "WorkloadAbsent", "scheduling.queue is empty"),
+    ("CopyRefused", T, "CopyRefused", 'No multikueue adapter found for owner kind "muster.dev/v1beta1, Kind=TrainingJob"'),
+    ("InManagerQueue", S, "InManagerQueue", "Kueue has not processed its Workload yet"),
+    ("WorkersWait", T, "WorkersWait", "east, west"),
+    ("TakenBack", T, "TakenBack", "The LocalQueue is stopped"),
+    ("InWorkerCluster", T, "InWorkerCluster", "east"),
     ("DefinitionOld", T, "DefinitionOld", "spec.preset"),
     ("WorldOnOneNode", D, "WorldOnOneNode", "all 2 replicas of the world run on node-1"),
     ("OperatorDown", T, "OperatorDown", "it has never had a status, after 40 s"),

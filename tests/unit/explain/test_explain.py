@@ -66,6 +66,24 @@ FAILED_BEFORE = {
 }
 
 
+RESERVED = {"type": "QuotaReserved", "status": "True", "message": "Quota reserved in ClusterQueue all"}
+EVICTED = {"type": "Evicted", "status": "True", "message": "The LocalQueue is stopped"}
+
+
+def unreserved(message: str) -> dict[str, Any]:
+    return {"type": "QuotaReserved", "status": "False", "reason": "Pending", "message": message}
+
+
+def copied(workload: Any, status: Any = None, *, unreadable: tuple[str, ...] = (), **spec: Any) -> Snapshot:
+    """A job that MultiKueue copies to another cluster, with the status of its Workload, and with old writes of its own status."""
+    old = {"managedFields": [{"time": ago(400), "subresource": "status"}]}
+    members = {"members": [{"role": "worker", "index": 0, "uid": "elsewhere"}]}
+    whole = job(status, metadata=old, managedBy="kueue.x-k8s.io/multikueue", scheduling={"queue": "team"}, **spec)
+    if "world" in (status or {}):
+        whole["status"]["world"] = {**whole["status"]["world"], **members}
+    return Snapshot(now=NOW, job=whole, workload=None if workload is None else {"status": workload}, unreadable=unreadable)
+
+
 def event(reason: str, message: str, *, of: str = "p0", seconds: float = 40, kind: str = "Pod", name: str = "") -> dict[str, Any]:
     times = {"firstTimestamp": ago(seconds), "lastTimestamp": ago(seconds)}
     return {"type": "Warning", "reason": reason, "message": message, "involvedObject": {"kind": kind, "uid": of, "name": name}, **times}
@@ -149,6 +167,25 @@ FIRST: dict[str, tuple[Snapshot, list[str]]] = {
     ),
     "a job whose evaluator has failed": (of(None, pod(status=RUNS), pod(1, status=RUNS), job=trained(40, evaluator=True)), ["Running"]),
     "another controller": (of(None, job=job(None, managedBy="example.com/other")), ["ManagedByOther"]),
+    "a copy in another cluster": (copied({"clusterName": "east"}, RUNNING), ["InWorkerCluster", "Running"]),
+    "a copy in a cluster that the user may not learn": (copied(None, RUNNING, unreadable=("workloads",)), ["InWorkerCluster", "Running"]),
+    "a copy that no cluster has admitted": (
+        copied({"conditions": [RESERVED], "nominatedClusterNames": ["east"]}, RUNNING),
+        ["WorkersWait"],
+    ),
+    "a copy that ends": (copied({"clusterName": "east", "conditions": [RESERVED, EVICTED]}, RUNNING), ["TakenBack", "Running"]),
+    "a copy without an adapter": (
+        copied({"conditions": [RESERVED], "admissionChecks": [{"state": "Rejected", "message": "No multikueue adapter found"}]}),
+        ["CopyRefused"],
+    ),
+    "a copied job whose queue has no quota left": (
+        copied({"conditions": [unreserved("couldn't assign flavors: insufficient unused quota for cpu in flavor main, 1 more needed")]}),
+        ["QuotaUsed"],
+    ),
+    "a copied job whose Workload is new": (copied({}), ["InManagerQueue"]),
+    "a copied job without a Workload": (copied(None, None), ["WorkloadAbsent"]),
+    "a copied job that is suspended": (copied(None, {"phase": "Suspended"}, suspend=True), ["Suspended"]),
+    "a copied job that has ended": (copied(None, {"phase": "Succeeded"}), ["Succeeded"]),
     "a deleted job that a finalizer keeps": (
         of(None, job=job(RUNNING, metadata={"deletionTimestamp": ago(5), "finalizers": ["example.com/theirs"]})),
         ["BeingDeleted", "Running"],
