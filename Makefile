@@ -60,7 +60,7 @@ thorough: $(READY) mutants ## what `make test` leaves out to be quick: all plant
 	$(BIN)/pytest tests/local tests/apiserver -m thorough
 
 chaos: $(READY) ## every fault with every strategy, on this machine and on a real cluster (tests/chaos/matrix.yaml): some hours
-	$(BIN)/pytest tests/chaos tests/cluster --ignore tests/cluster/test_pod_faults.py -m "not tutorial and not engines"
+	$(BIN)/pytest tests/chaos tests/cluster --ignore tests/cluster/test_pod_faults.py -m "not tutorial and not engines and not release"
 	$(BIN)/pytest tests/cluster/test_pod_faults.py -n 2
 
 chaos-walk: $(READY) ## faults at random moments on one local job: SEED=1 MINUTES=20 STRATEGY=DDP
@@ -144,7 +144,7 @@ RELEASE = $(BIN)/python deploy/release.py "$(VERSION)" --url "$(URL)" --key "$(K
 release: $(READY) ## all files of a release but the images, in dist/: VERSION=1.2.3, and if you like URL= and KEY= (docs/releasing.md)
 	@$(RELEASE)
 
-release-images: $(READY) ## the images of the release as OCI archives, in dist/: VERSION=1.2.3 IMAGES="operator ui"; needs Docker and skopeo
+release-images: $(READY) ## the images of the release as OCI archives, in dist/: VERSION=1.2.3 IMAGES="operator ui"; needs Docker 25 or newer, or skopeo too
 	@$(RELEASE) images $(foreach name,$(IMAGES),--image $(name))
 
 release-test: $(READY) ## whether dist/ is enough to install, and two builds are the same, with the plug-ins of all platforms

@@ -222,21 +222,28 @@ def _targets() -> dict[str, list[str]]:
 
 
 def _build_image(name: str, release: Release) -> None:
-    """skopeo makes the OCI layout, because `docker save` does so only from Docker 25 on. The annotation gives the image its name where
-    containerd or Docker loads the archive."""
+    """`docker save` writes the OCI layout from Docker 25 on. With an older engine, skopeo makes it. The annotation gives the image its name
+    where containerd or Docker loads the archive."""
     image = f"muster-{name}:{release.version}"
     labels = {"VERSION": release.version, "REVISION": release.commit, "CREATED": datetime.fromtimestamp(release.epoch, UTC).isoformat()}
-    bases = {key: os.environ[key] for key in ("BASE_IMAGE", "TRAINER_BASE_IMAGE") if os.environ.get(key)}
+    bases = {key: os.environ[key] for key in ("BASE_IMAGE", "TRAINER_BASE_IMAGE", "DISTRIBUTION") if os.environ.get(key)}
     arguments = [word for key, value in {**labels, **bases}.items() for word in ("--build-arg", f"{key}={value}")]
     architecture = _run("docker", "version", "--format", "{{.Server.Arch}}").strip()
     _run("docker", "build", "--quiet", *_targets()[name], *arguments, "--tag", image, str(ROOT), seconds=SECONDS_OF_MANY)
     with tempfile.TemporaryDirectory(dir=DIST) as folder:
         saved, layout = Path(folder) / "saved.tar", Path(folder) / "layout"
         _run("docker", "save", "--output", str(saved), image, seconds=SECONDS_OF_MANY)
-        _run("skopeo", "copy", "--quiet", f"docker-archive:{saved}", f"oci:{layout}:{release.version}", seconds=SECONDS_OF_MANY)
+        with tarfile.open(saved) as archive:
+            if "oci-layout" in archive.getnames():
+                archive.extractall(layout, filter="data")
+        if not layout.exists():
+            _run("skopeo", "copy", "--quiet", f"docker-archive:{saved}", f"oci:{layout}:{release.version}", seconds=SECONDS_OF_MANY)
         saved.unlink()
+        for docker_only in ("manifest.json", "repositories"):
+            (layout / docker_only).unlink(missing_ok=True)
         index = json.loads((layout / "index.json").read_text())
-        index["manifests"][0]["annotations"]["io.containerd.image.name"] = f"docker.io/library/{image}"
+        names = {"io.containerd.image.name": f"docker.io/library/{image}", "org.opencontainers.image.ref.name": release.version}
+        index["manifests"][0].setdefault("annotations", {}).update(names)
         (layout / "index.json").write_text(json.dumps(index))
         with tarfile.open(DIST / f"muster-{name}-{release.version}-linux-{architecture}.oci.tar", "w") as archive:
             for file in sorted(layout.rglob("*")):

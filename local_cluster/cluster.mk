@@ -12,13 +12,16 @@ images: $(READY) ## build the images for tests from the Dockerfile, on a Docker 
 	@$(LOCAL_CLUSTER) images
 
 cluster-test: $(READY) ## the cut of the tests on a real cluster that make test runs
-	$(BIN)/pytest tests/cluster -m "not chaos and not tutorial and not engines"
+	$(BIN)/pytest tests/cluster -m "not chaos and not tutorial and not engines and not release"
 
 tutorials: $(READY) ## the commands of the tutorial for a cluster, as they are written, on a real cluster
 	$(BIN)/pytest tests/cluster -m tutorial
 
 engines-test: $(READY) ## the examples of MPI, Horovod, Ray and Spark on a real cluster, also with killed pods; builds their images
 	$(BIN)/pytest tests/cluster -m engines
+
+release-cluster-test: $(READY) ## whether dist/ with its images is enough to install on a real cluster and to train there; builds the images
+	$(BIN)/pytest tests/cluster -m release
 
 cluster-bench: $(READY) ## how long jobs on the real cluster stand still when pods die
 	$(BIN)/python -m bench.cluster_recovery
@@ -29,4 +32,4 @@ manifests: $(READY) ## write what is generated: the chart's copy of the CRD, its
 manifests-check: $(READY) ## whether those are current
 	@$(HELM_ENV) $(BIN)/python deploy/generate.py --check
 
-.PHONY: cluster cluster-down images cluster-test tutorials engines-test cluster-bench manifests manifests-check
+.PHONY: cluster cluster-down images cluster-test tutorials engines-test release-cluster-test cluster-bench manifests manifests-check

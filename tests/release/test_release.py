@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tarfile
-import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
 import local_cluster
-from local_cluster.machine import architecture
 from muster.api.constants import KIND, PLURAL
+from tests.support.releases import PLATFORM, ROOT, VERSION, Run, committed, install_plugin, install_wheel, release, run, succeeded
 
-ROOT = Path(__file__).resolve().parents[2]
-VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-UV = Path(sys.executable).with_name("uv")
-PLATFORM = f"linux-{architecture()}"
-SECONDS = 580
 JOB = {
     "apiVersion": "muster.dev/v1beta1",
     "kind": KIND,
@@ -37,38 +31,6 @@ for step in range(1, 6):
 with muster.checkpoint(5) as folder:
     (folder / "done").write_text("5")
 """
-Run = Callable[..., subprocess.CompletedProcess[str]]
-
-
-def run(*command: str | Path, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Runs a program without the variables that lead Python to the checkout or to its environment."""
-    clean = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    return subprocess.run(
-        [str(word) for word in command], cwd=cwd, env=clean | (env or {}), capture_output=True, text=True, timeout=SECONDS, check=False
-    )
-
-
-def succeeded(done: subprocess.CompletedProcess[str]) -> str:
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def committed(folder: Path) -> Path:
-    """The files of the checkout as a repository with one commit, which is always the same."""
-    listed = succeeded(run("git", "ls-files", "-co", "--exclude-standard", "-z", cwd=ROOT))
-    for name in listed.rstrip("\0").split("\0"):
-        if (ROOT / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, folder / name)
-    when = {"GIT_AUTHOR_DATE": "1700000000 +0000", "GIT_COMMITTER_DATE": "1700000000 +0000"}
-    who = ("-c", "user.name=Test", "-c", "user.email=test@example.com")
-    for words in (["init", "--quiet"], ["add", "--all"], [*who, "commit", "--quiet", "--message", "Everything"]):
-        succeeded(run("git", *words, cwd=folder, env=when))
-    return folder
-
-
-def release(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return run(sys.executable, "deploy/release.py", *arguments, cwd=checkout)
 
 
 @pytest.fixture(scope="module")
@@ -88,10 +50,7 @@ def dist(checkout: Path) -> Path:
 def elsewhere(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a new environment, in which the wheel is installed with what commands on a cluster need."""
     folder = tmp_path_factory.mktemp("elsewhere")
-    [wheel] = dist.glob("*.whl")
-    succeeded(run(UV, "venv", "--quiet", "--python", sys.executable, "venv", cwd=folder))
-    lock = ROOT / "deploy" / "locks" / "client.txt"
-    succeeded(run(UV, "pip", "install", "--quiet", "--python", "venv", "--constraint", lock, f"{wheel}[cluster]", cwd=folder))
+    install_wheel(dist, folder)
     (folder / "job.yaml").write_text(yaml.safe_dump(JOB))
     (folder / "count.py").write_text(PROGRAM)
     shutil.copy(ROOT / "examples" / "other-tools" / "pytorchjob.yaml", folder)
@@ -107,8 +66,7 @@ def muster(elsewhere: Path) -> Run:
 def kubectl(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """kubectl on an API server where install.yaml is applied, with the plug-in of the release on its PATH."""
     folder = tmp_path_factory.mktemp("plugin")
-    with tarfile.open(dist / f"kubectl-muster-{VERSION}-{PLATFORM}.tar.gz") as archive:
-        archive.extractall(folder, filter="data")
+    install_plugin(dist, folder)
     places = local_cluster.Places.default()
     with local_cluster.api_server(places) as kubeconfig:
         program = local_cluster.Programs(places).path("kubectl")
@@ -177,6 +135,41 @@ def test_a_second_build_writes_the_same_bytes_and_a_key_signs_their_sums(checkou
         assert run(*verify, "install.yaml", cwd=dist).returncode
     finally:
         (dist / "SHA256SUMS.sig").unlink(missing_ok=True)
+
+
+ENGINE = """#!{python}
+import io, json, sys, tarfile
+if sys.argv[1] == "version":
+    print("amd64")
+elif sys.argv[1] == "save":
+    manifest = {{"mediaType": "application/vnd.oci.image.manifest.v1+json", "digest": "sha256:00", "size": 2}}
+    files = {{"index.json": {{"manifests": [manifest]}}, "manifest.json": [], "oci-layout": {{"imageLayoutVersion": "1.0.0"}}}}
+    with tarfile.open(sys.argv[3], "w") as archive:
+        for name, content in files.items():
+            data = json.dumps(content).encode()
+            entry = tarfile.TarInfo(name)
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+"""
+"""A Docker engine that builds nothing, and saves as Docker does from 25 on."""
+
+
+def test_an_image_that_the_engine_saves_as_an_oci_layout_needs_no_skopeo(checkout: Path, dist: Path, tmp_path: Path) -> None:
+    (tmp_path / "docker").write_text(ENGINE.format(python=sys.executable))
+    (tmp_path / "docker").chmod(0o755)
+    archive = dist / f"muster-operator-{VERSION}-linux-amd64.oci.tar"
+    try:
+        succeeded(release(checkout, VERSION, "images", "--image", "operator", env={"PATH": f"{tmp_path}:/usr/bin:/bin"}))
+        with tarfile.open(archive) as layout:
+            index = layout.extractfile("index.json")
+            assert index
+            [manifest] = json.load(index)["manifests"]
+            assert set(layout.getnames()) == {"index.json", "oci-layout"}
+        assert manifest["annotations"]["io.containerd.image.name"] == f"docker.io/library/muster-operator:{VERSION}"
+        assert archive.name in (dist / "SHA256SUMS").read_text()
+    finally:
+        archive.unlink(missing_ok=True)
+        succeeded(release(checkout, VERSION, "manifests"))  # writes the sums anew
 
 
 @pytest.mark.thorough
