@@ -141,6 +141,9 @@ audit: $(READY) ## known vulnerabilities of the locked packages; asks the packag
 
 RELEASE = $(BIN)/python deploy/release.py "$(VERSION)" --url "$(URL)" --key "$(KEY)"
 
+public-manifests: $(READY) ## the examples that other operators publish, through `muster convert`; downloads them as Go modules
+	$(BIN)/pytest tests/public_manifests
+
 release: $(READY) ## all files of a release but the images, in dist/: VERSION=1.2.3, and if you like URL= and KEY= (docs/releasing.md)
 	@$(RELEASE)
 
@@ -174,4 +177,4 @@ include local_cluster/cluster.mk
 clean: ## remove .venv, caches and runs
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache runs build dist
 
-.PHONY: help setup demo recording test check lint unit property local thorough chaos chaos-walk checkpoints-across gang-test coscheduling-test gang-trials kueue-test karpenter-test ui-test fuzz mutants some-mutants control-plane control-plane-oldest bench bench-engines bench-gpu bench-scale bench-spot locks sbom audit release release-images release-test crd reference docs docs-serve format clean
+.PHONY: help setup demo recording test check lint unit property local thorough chaos chaos-walk checkpoints-across gang-test coscheduling-test gang-trials kueue-test karpenter-test ui-test fuzz mutants some-mutants control-plane control-plane-oldest bench bench-engines bench-gpu bench-scale bench-spot locks sbom audit public-manifests release release-images release-test crd reference docs docs-serve format clean

@@ -69,7 +69,7 @@ OVERHEAD = 1.4
 SMALLEST_MIB = 512
 """Spark does not start with less heap than 450 MiB."""
 LONGEST_VALUE = 4000
-_NAME = re.compile(r"spark\.[A-Za-z0-9_.-]{1,200}")
+_NAME = re.compile(r"spark\.[A-Za-z0-9_.*-]{1,200}")
 _SUBMIT = re.compile(r"\bspark-submit\b")
 _MASTER_FLAG = re.compile(r"(?:^|\s)--master(?:[\s=]|$)")
 

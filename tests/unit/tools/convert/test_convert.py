@@ -290,6 +290,12 @@ def test_a_spark_application_becomes_a_driver_and_executors() -> None:
     ]
 
 
+def test_properties_of_all_instances_of_a_spark_application_are_kept() -> None:
+    name = "spark.metrics.conf.*.sink.prometheusServlet.class"
+    settings = {name: "org.apache.spark.metrics.sink.PrometheusServlet"}
+    assert one(spark_application(sparkConf=settings)).spec["trainer"]["config"]["sparkConf"] == settings
+
+
 def test_the_heap_of_a_converted_executor_is_that_of_the_spark_application() -> None:
     result = one(spark_application(executor={"memory": "4g", "memoryOverhead": "1g"}))
     assert result.spec["roles"]["executor"]["resources"]["limits"]["memory"] == "5632Mi"
