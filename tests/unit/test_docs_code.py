@@ -7,12 +7,14 @@ import importlib
 import json
 import re
 import shlex
+import shutil
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
+import click.testing
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 import yaml
@@ -46,6 +48,8 @@ SPEC: dict[str, Any] = {
 """What surrounds a part of a spec that a page shows."""
 FIELDS = {field.alias or name for name, field in TrainingJobSpec.model_fields.items()}
 OF_KUBERNETES = ("PersistentVolumeClaim", "ResourceQuota", "ClusterRole", "MultiKueueCluster", "MultiKueueConfig", "AdmissionCheck")
+OFFLINE = {("completion",), ("convert",), ("init",), ("render",), ("schema",), ("validate",)}
+FILES = {"job.yaml", "train.py", "examples/digits-ddp.yaml", "examples/other-tools/pytorchjob.yaml"}
 KUBECTL = re.compile(
     "annotate|apply|cordon|create|delete|describe|drain|exec|explain|get|krew|label|logs|muster|patch|port-forward|replace|rollout|scale|top|uncordon|wait"
 )
@@ -175,6 +179,22 @@ def test_commands_of_muster_and_their_options_exist() -> None:
                 wrong.append(f"{place}: {line}: {problem}")
     assert checked > 100
     assert not wrong
+
+
+def test_commands_that_need_no_cluster_and_train_nothing_end_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder with the examples and a program, as a reader has them. The tutorials have tests that run all of their commands."""
+    commands = {tuple(words_of(rest)) for _, line in shell_lines() for _, rest in COMMAND.findall(line)}
+    run = [each for each in sorted(commands) if each[:1] in OFFLINE and FILES.issuperset(word for word in each if "." in word)]
+    run = [
+        each for each in run if FILES.intersection(each) or each in (("schema",), ("completion", "bash"))
+    ]  # others are named in sentences
+    run.sort(key=lambda each: each[0] != "init")  # it writes job.yaml, which others read
+    assert {each[:1] for each in run} == OFFLINE
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    shutil.copy(ROOT / "examples" / "own-script" / "train_ddp.py", tmp_path / "train.py")
+    monkeypatch.chdir(tmp_path)
+    results = {" ".join(each): click.testing.CliRunner().invoke(cli, each) for each in run}
+    assert {line: result.output for line, result in results.items() if result.exit_code} == {}
 
 
 def test_make_targets_exist() -> None:
