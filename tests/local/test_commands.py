@@ -80,6 +80,9 @@ def test_a_run_is_suspended_resumed_in_its_place_and_deleted(local_job: LocalJob
         deleted = local_job.shows("delete", "other")
     assert "runs/other.1" in deleted
     assert not local_job.run.exists()
+    assert "other" not in local_job.command("get").stdout
+    again = local_job.command("delete", "other.1")
+    assert (again.returncode, absent(again.stderr, "deleted already", "remove the folder")) == (11, [])
     local_job.assert_nothing_left()
 
 

@@ -171,7 +171,7 @@ def scale(*, name: str, replicas: int, role: str, target: Target) -> None:
 def delete(*, names: tuple[str, ...], target: Target) -> None:
     """Deletes jobs with their pods or processes. Their checkpoints stay.
 
-    A run of this machine saves and ends. Its directory is moved aside, to <run directory>.1 and so on.
+    A run of this machine saves and ends. Its directory is moved aside, to <run directory>.1 and so on, and is no run any more.
     """
 
     async def work(backend: EitherBackend) -> None:

@@ -61,7 +61,7 @@ class EitherBackend:
             return await self._remote().get(name, namespace=namespace)
         if is_path(name):
             return await LocalBackend(Path(name).parent, detach=True).get(Path(name).name, namespace=None)
-        if has_run(RUNS / name) or (not _has_kubeconfig() and any(self._local.names())):
+        if has_run(RUNS / name) or (not _has_kubeconfig() and self._local.names()):
             return await self._local.get(name, namespace=None)
         return await self._remote().get(name, namespace=namespace)
 

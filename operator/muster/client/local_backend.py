@@ -37,7 +37,20 @@ from muster.local.errors import RunError
 from muster.local.files import MOST_RUN_BYTES, content_of, open_regular, tail_of
 from muster.local.follow import LogFollower
 from muster.local.localize import checkpoint_folder
-from muster.local.rundir import STOP, Place, RunFolder, attempt_of, free_path, has_run, load_run, pid_of_run, place_of, replica_logs
+from muster.local.rundir import (
+    STOP,
+    Place,
+    RunFolder,
+    attempt_of,
+    free_path,
+    has_run,
+    is_moved_aside,
+    load_run,
+    names_of_runs,
+    pid_of_run,
+    place_of,
+    replica_logs,
+)
 from muster.local.sweep import REPLICA_MARK, RUN_MARK
 from muster.tools.report.history import History, ReportError, read_history
 from muster.tools.report.job import JobView
@@ -126,7 +139,7 @@ class LocalBackend:
         except RunError as error:
             raise errors.RefusedError(str(error)) from error
         if job is None:
-            near = difflib.get_close_matches(name, list(self.names()), 3, 0.5)
+            near = difflib.get_close_matches(name, self.names(), 3, 0.5)
             hint = f"; did you mean {' or '.join(near)}?" if near else ""
             raise errors.NoJobError(f"there is no run {name} in {self._folder}{hint}")
         return job
@@ -153,10 +166,9 @@ class LocalBackend:
         job = self.read(name)
         return await local_view(job, self.directory(name), is_running=self.is_running(name), history=history)
 
-    def names(self) -> Iterator[str]:
+    def names(self) -> list[str]:
         """The runs of the folder, without those that were moved aside."""
-        with suppress(OSError):
-            yield from sorted(path.name for path in self._folder.iterdir() if "." not in path.name and has_run(path))
+        return names_of_runs(self._folder)
 
     def is_running(self, name: str) -> bool:
         process = self._processes.get(name)
@@ -377,9 +389,11 @@ class LocalJob(AsyncJob):
 
     async def delete(self) -> Path:
         self._backend.read(self.name)
+        directory = self._backend.directory(self.name)
+        if is_moved_aside(self.name):
+            raise errors.RefusedError(f"{self.name} is deleted already: to free its space, remove the folder {directory}")
         self._backend.stop(self.name)
         await self._backend.wait_stopped(self.name)
-        directory = self._backend.directory(self.name)
         aside = directory.rename(free_path(directory))
         directory.with_name(f"{self.name}.out").unlink(missing_ok=True)
         with suppress(FileNotFoundError):

@@ -168,6 +168,19 @@ def has_run(path: Path) -> bool:
     return (path / "job.yaml").exists()
 
 
+def is_moved_aside(name: str) -> bool:
+    """Whether a directory with this name was moved aside (`free_path`), and so is no run any more. Names of jobs have no dot."""
+    return "." in name
+
+
+def names_of_runs(folder: Path) -> list[str]:
+    """The names of the runs in a folder, without those that were moved aside. Empty if there is no folder."""
+    try:
+        return sorted(path.name for path in folder.iterdir() if not is_moved_aside(path.name) and has_run(path))
+    except OSError:
+        return []
+
+
 def replica_logs(run: Path) -> list[Path]:
     """The logs of all replicas and attempts, by attempt and replica. A restart in the same replica continues its log."""
     return sorted(run.glob("attempts/*/*/log.txt"), key=lambda log: (attempt_of(log), log))

@@ -27,7 +27,7 @@ from muster.local.rundir import has_run, load_run, pid_of_run
 from muster.tools.report.history import ReportError
 from muster.tools.report.job import JobView, Point
 from muster.tools.report.recorded import read_recorded
-from muster.tools.report.storage import MOST_ENTRIES, Directory, Storage, is_plain, storage_of
+from muster.tools.report.storage import MOST_ENTRIES, Storage, is_plain, storage_of
 from muster.tools.ui.following import RunFollower
 from muster.tools.ui.job_rows import Listed, row_of, row_of_status
 
@@ -201,7 +201,7 @@ class LocalRuns:
             raise errors.NoJobError(f"there is no run {name} in {self._folder}")
 
     def _rows(self) -> list[Listed]:
-        return [row for name in _folders(Directory(self._folder)) if (row := self._row(name)) is not None]
+        return [row for name in self._backend.names() if (row := self._row(name)) is not None]
 
     def _row(self, name: str) -> Listed | None:
         """The row of a run. Its files are read again when they have changed, because to read thousands takes long."""

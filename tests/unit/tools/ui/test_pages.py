@@ -192,6 +192,18 @@ def test_links_in_the_folders_are_not_listed(tmp_path: Path) -> None:
     visit({"gone": DeletedJobs(tmp_path / "storage", None)}, look)
 
 
+def test_a_run_that_was_moved_aside_is_not_listed(tmp_path: Path) -> None:
+    run_directory(tmp_path / "digits")
+    run_directory(tmp_path / "digits.1")
+
+    async def look(browser: Browser) -> None:
+        text = await (await browser.get("/")).text()
+        assert "/jobs/local/-/digits" in text
+        assert "digits.1" not in text
+
+    visit({"local": LocalRuns(tmp_path)}, look)
+
+
 def test_text_of_a_job_is_shown_as_text(tmp_path: Path) -> None:
     script = "<script>alert(1)</script>"
     run = run_directory(tmp_path / "digits", message=script)
