@@ -319,6 +319,27 @@ class Pace(Event):
     own_seconds: float | None = _seconds(default=None, doc="Of `seconds`, those in which the rank worked and did not wait for others.")
 
 
+@event("load")
+class Load(Event):
+    """What the processes of a replica take of its machine, from the supervisor: every second at first, and less often later. The figures
+    are means since the last one. What cannot be measured is absent."""
+
+    cpus: float = wire_field(default=0.0, minimum=0, maximum=MAX_RANK, doc="Processors that were busy with the replica.")
+    memory_bytes: int = _step(
+        default=0, doc="Memory of its processes without that of files. Pages that processes share count for each of them."
+    )
+    received_bytes_per_second: float | None = wire_field(
+        default=None, minimum=0, maximum=MAX_TIME, doc="Bytes a second that its pod received. Absent in a local run."
+    )
+    sent_bytes_per_second: float | None = wire_field(
+        default=None, minimum=0, maximum=MAX_TIME, doc="Bytes a second that its pod sent. Absent in a local run."
+    )
+    gpu_share: float | None = wire_field(
+        default=None, minimum=0, maximum=1, doc="Share of the time in which its GPUs were busy, by `nvidia-smi`."
+    )
+    gpu_memory_bytes: int | None = _step(default=None, doc="Memory in use on its GPUs, by `nvidia-smi`.")
+
+
 @event("notice")
 class NoticeEvent(Event):
     """A message for the user."""

@@ -22,6 +22,7 @@ from muster_contract.history import MOST_EVENT_BYTES, MOST_RECORD_BYTES, STORED_
 from muster_trainer.supervisor.history_writer import HistoryWriter
 from tests.support.object_store import BUCKET, object_store
 from tests.support.supervisors import SLEEPS, Coordinator, SupervisorRun
+from tests.support.waiting import wait_until
 
 FENCE = "20261121T111614Z-{:04d}"
 STEPS = """
@@ -46,10 +47,10 @@ def ample_time(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 
 
 def left(folder: Path, attempt: int) -> tuple[dict[str, Any], list[dict[str, Any]], list[str]]:
-    """The record, the events and the last lines of worker-0."""
+    """The record, the events of the processes and the last lines of worker-0."""
     replica = folder / "history" / FENCE.format(attempt) / "worker-0"
-    events = (replica / "events.jsonl").read_text().splitlines()
-    return json.loads((replica / "replica.json").read_text()), [json.loads(line) for line in events], log_of(replica)
+    events = [json.loads(line) for line in (replica / "events.jsonl").read_text().splitlines()]
+    return json.loads((replica / "replica.json").read_text()), [each for each in events if each["event"] != "load"], log_of(replica)
 
 
 def log_of(replica: Path) -> list[str]:
@@ -74,6 +75,19 @@ def test_each_attempt_leaves_its_events_its_last_lines_and_how_it_ended(
         assert sorted((event["rank"], event["step"]) for event in events) == [(rank, step) for rank in (0, 1) for step in (1, 2, 3)]
         assert len(log) == 200
         assert {line.partition(" line")[0] for line in log} <= {"[rank 0]", "[rank 1]"}
+
+
+def test_the_history_has_what_the_replica_took_of_its_machine(run: SupervisorRun, tmp_path: Path) -> None:
+    run.start("print('ready', flush=True)\nwhile True: pass", MUSTER_CHECKPOINT_DIR=str(tmp_path / "default/job"))
+    run.printed("ready")
+    wait_until(lambda: len([event for event in run.recorded() if event["event"] == "load"]) >= 2, "two samples of the load")
+    os.kill(run.pid, signal.SIGTERM)
+    run.wait()
+    loads = read_recorded(tmp_path, "default", "job").history.loads
+    assert len(loads) >= 2
+    assert loads[-1].cpus > 0.01
+    assert loads[-1].memory_bytes > 4 << 20
+    assert loads[-1].received_bytes_per_second is None  # it shares the network of this machine
 
 
 def test_of_many_steps_every_second_fourth_and_so_on_stays_and_the_last_one(run: SupervisorRun, tmp_path: Path) -> None:

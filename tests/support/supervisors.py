@@ -161,6 +161,11 @@ class SupervisorRun:
         return document
 
     def events(self) -> list[dict[str, Any]]:
+        """What its processes have sent."""
+        return [event for event in self.recorded() if event["event"] != "load"]
+
+    def recorded(self) -> list[dict[str, Any]]:
+        """All events in its file, also those that the supervisor adds."""
         path = self.state / "events.jsonl"
         lines = path.read_text().splitlines() if path.exists() else []
         return [json.loads(line) for line in lines if line.endswith("}")]  # the last one may still be being written

@@ -22,7 +22,7 @@ from pathlib import Path
 from muster_contract.checkpoint_layout import HISTORY, Fence
 from muster_contract.environment import ReplicaEnvironment
 from muster_contract.errors import TrainerError
-from muster_contract.events import EVENT_NAMES, Commit, Event, Pace, PhaseEvent, Step, encode_event
+from muster_contract.events import EVENT_NAMES, Commit, Event, Load, Pace, PhaseEvent, Step, encode_event
 from muster_contract.history import (
     EVENTS,
     LOG,
@@ -42,6 +42,8 @@ from muster_trainer.supervisor.processes import die_with_parent
 MOST_STEPS = 4096
 MOST_OTHERS = 256
 """The most events of each other name."""
+MOST_LOADS, FEWEST_LOADS = 4096, 16
+"""The most samples of the load, of all replicas together. A replica may have FEWEST_LOADS in any case."""
 LONGEST_EVENT = 4096  # bytes; an event with the layers of a large pipeline may be longer
 FOLDER_SECONDS, STORE_SECONDS = 1.0, 10.0  # how long a replica waits for its history at its end, after the last report
 UPLOAD_SECONDS = 120.0
@@ -99,8 +101,14 @@ class AttemptRecord:
             origin = {"role": self._replica.role, "index": self._replica.index, "attempt": self._replica.attempt}
             encoded = json.dumps({**encode_event(line.event), **origin}).encode() + b"\n"
             if len(encoded) <= LONGEST_EVENT:
-                series = self._series.setdefault(name, Series(MOST_STEPS if name == Step.event else MOST_OTHERS))
+                series = self._series.setdefault(name, Series(self._most(name)))
                 series.add(line.event, encoded)
+
+    def _most(self, name: str) -> int:
+        """The most events of a name. Readers read a limited number of bytes of all replicas, so many replicas have fewer samples each."""
+        replicas = (self._replica.world_size or 1) // self._replica.processes or 1
+        most = {Step.event: MOST_STEPS, Load.event: max(FEWEST_LOADS, min(MOST_OTHERS, MOST_LOADS // replicas))}
+        return most.get(name, MOST_OTHERS)
 
     def files(self, termination: TerminationMessage, output: Sequence[str]) -> dict[str, bytes]:
         """The content of each file by name. The record is the last file."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from contextlib import suppress
@@ -50,6 +51,15 @@ def children(pid: int) -> list[int]:
 def runs(pid: int) -> bool:
     """Whether the process exists and has not ended."""
     return state(pid) not in ENDED
+
+
+def cpu_seconds(pid: int) -> float | None:
+    """The time of processors that a process has used. None if there is no such process, and on systems without /proc."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # proc(5): utime and stime
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def _table() -> dict[int, tuple[int, str]]:

@@ -26,6 +26,7 @@ from muster_contract.events import (
     Save,
     Step,
     Waiting,
+    encode_event,
 )
 from muster_contract.notices import Notice, NoticeReason
 from muster_contract.reports import NodeNotice, ProcessReport, ProcessState, Report, Stack, TerminationMessage
@@ -37,6 +38,7 @@ from muster_trainer.supervisor.environment import Launch
 from muster_trainer.supervisor.event_reader import EventLog, EventReader, Line
 from muster_trainer.supervisor.history_writer import AttemptRecord, HistoryWriter
 from muster_trainer.supervisor.listener import Connection, Listener
+from muster_trainer.supervisor.load import LoadSampler
 from muster_trainer.supervisor.outcome import STOPPED, End, Outcome, is_early, judge, meaning
 from muster_trainer.supervisor.output import Output, say
 from muster_trainer.supervisor.output_tail import peer_lost_pattern
@@ -127,6 +129,7 @@ class Replica:
         self._listener = listener
         self._history = history
         self._survivors = survivors
+        self._load = LoadSampler(replica, launches)
         # What a program of the role starts may have any rank of the world.
         runs_program = not spec.is_bundled and spec.program_of(replica.role, replica.index) is not None
         self._state = RunState(first_rank=None if runs_program else launches[0].rank)
@@ -167,6 +170,7 @@ class Replica:
                 self._prepare_next()
             self._release_survivors()
         finally:
+            self._load.close()
             self._clear_descendants()
         self._drain_events()
         self._output.finish(OUTPUT_SECONDS)
@@ -208,6 +212,7 @@ class Replica:
             self._readers.append(reader)
             self._selector.register(reader, selectors.EVENT_READ)
         self._output.follow(self._processes)
+        self._load.start()
         self._publish()
 
     def _prepare_next(self) -> None:
@@ -240,6 +245,7 @@ class Replica:
             else:
                 self._inbox.drain()
         self._close_overdue()
+        self._record_load()
         requested = self._ending.termed or self._ending.killed
         lived = time.monotonic() - self._started
         ended = [Ended(process, requested, time.time(), lived) for process in reap(self._processes)]
@@ -280,12 +286,21 @@ class Replica:
             if isinstance(line.event, Completed):
                 self._completed.add(reader.rank)
             self._commit_reasons |= commit_reasons(line.event, stop_requested=self._stops_handled > 0)
-        self._record_of_attempt.add(lines)
-        if lines and (problem := self._log.append(lines)):
-            self._notice(NoticeReason.EVENTS_LOST, problem)
+        self._keep(lines)
         if reader.malformed:
             message = f"rank {reader.rank} wrote lines to MUSTER_EVENTS_FD that are not events; they are ignored"
             self._notice(NoticeReason.EVENTS_MALFORMED, message)
+
+    def _record_load(self) -> None:
+        load = self._load.sample()
+        if load is not None:
+            self._keep([Line(encode_event(load), load)])
+
+    def _keep(self, lines: list[Line]) -> None:
+        """Adds events to the history and to the file of events."""
+        self._record_of_attempt.add(lines)
+        if lines and (problem := self._log.append(lines)):
+            self._notice(NoticeReason.EVENTS_LOST, problem)
 
     def _process_of(self, rank: int) -> Process:
         return next(process for process in self._processes if process.rank == rank)
@@ -445,7 +460,7 @@ class Replica:
     @property
     def _spare(self) -> frozenset[int]:
         """The pids of descendants that go on after the attempt."""
-        return self._history.uploads | self._survivors.pids | self._starter.spare
+        return self._history.uploads | self._survivors.pids | self._starter.spare | self._load.pids
 
     def _drain_events(self) -> None:
         self._accept()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from muster.local.event_files import recorded_events
-from muster_contract.events import Commit, Evaluation, Event, Fingerprint, Resumed, Step, TrainingMeasurement
+from muster_contract.events import Commit, Evaluation, Event, Fingerprint, Load, Resumed, Step, TrainingMeasurement
 
 _T = TypeVar("_T", bound=Event)
 
@@ -28,8 +28,10 @@ class History:
     evaluations: tuple[Evaluation, ...]
     fingerprints: tuple[Fingerprint, ...]
     attempt_spans: dict[int, tuple[float, float]]
-    """Attempt -> time of its first and last event, in Unix seconds."""
+    """Attempt -> time of the first and last event of its processes, in Unix seconds."""
     trainings: tuple[TrainingMeasurement, ...] = ()
+    loads: tuple[Load, ...] = ()
+    """What the supervisors have measured."""
 
     @property
     def curve(self) -> dict[int, Step]:
@@ -53,7 +55,7 @@ def read_history(run: Path) -> History:
     if not run.is_dir():
         raise ReportError(f"{run}: no such run directory; `muster run` writes runs/<job name>")
     history = history_of(recorded_events(run))
-    if not history.attempt_spans:
+    if not history.attempt_spans and not history.loads:
         raise ReportError(f"{run}: holds no events; is it the run directory of a `muster run` that trained a task or module?")
     return history
 
@@ -62,7 +64,7 @@ def history_of(unordered: Iterable[Event]) -> History:
     """The history that follows from these events."""
     events = sorted(unordered, key=lambda event: event.time)
     spans: dict[int, tuple[float, float]] = {}
-    for event in events:
+    for event in (event for event in events if not isinstance(event, Load)):
         first, last = spans.get(event.attempt, (event.time, event.time))
         spans[event.attempt] = (min(first, event.time), max(last, event.time))
     of_rank_0 = [event for event in events if event.rank == 0]
@@ -74,6 +76,7 @@ def history_of(unordered: Iterable[Event]) -> History:
         fingerprints=_of_type(Fingerprint, events),
         attempt_spans=spans,
         trainings=_of_type(TrainingMeasurement, events),
+        loads=_of_type(Load, events),
     )
 
 

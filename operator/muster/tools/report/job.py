@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from muster.api.figures import duration, rounded
 from muster.api.status import TrainingJobStatus
 from muster.tools.report.history import History
+from muster.tools.report.load import load_sections
 from muster.tools.report.page import Cell, Finding, Folded, Page, Places, Section, Source, Story, Table
 from muster.tools.report.plots import SERIES, Bar, Bars, Line, Lines
 from muster.tools.report.run import (
     ENVIRONMENT,
     FEW,
+    MOST_ATTEMPTS,
     PHASE_TITLES,
     Run,
     clock,
@@ -179,6 +181,9 @@ def _sections(job: JobView) -> Iterator[Section]:
     bars = _goodput(job)
     if bars is not None:
         yield Section("Where the time went", [bars])
+    loads = job.history.loads if job.history is not None else ()
+    if loads:
+        yield from load_sections(loads, begin=loads[0].time, most_attempts=MOST_ATTEMPTS)
     if job.status.attempts:
         yield Section("Attempts", [_attempts(job)])
 

@@ -17,6 +17,7 @@ from muster.api.status import AttemptRecord, Phases, TrainingJobStatus
 from muster.local.files import MOST_RUN_BYTES, content_of
 from muster.tools.report.curves import compare
 from muster.tools.report.history import History, ReportError, history_of, read_history
+from muster.tools.report.load import load_sections
 from muster.tools.report.page import Cell, Finding, Page, Section, Source, Story, Table
 from muster.tools.report.plots import SERIES, Bar, Bars, Line, Lines
 from muster.tools.report.timeline import Kind, Span, coarse, goodput, seconds_by_kind, timeline
@@ -95,6 +96,7 @@ def run_page(run: Run, *, against: Run | None = None) -> Page:
             Section("Throughput", [_throughput(history, run.begin)]),
             *([Section("Metrics", _metrics(history))] if history.evaluations else []),
             Section("Where the time went", [_timeline(spans, totals, run.begin)]),
+            *load_sections(history.loads, begin=run.begin, most_attempts=MOST_ATTEMPTS),
             Section("Attempts", [_attempts(run), *_left_out(history), PHASES_NOTE]),
             *([Section(ENVIRONMENT, [_processes(history)])] if history.fingerprints else []),
             *([Section("Job", [Source(run.job_yaml)])] if run.job_yaml else []),
