@@ -55,7 +55,7 @@ def pages() -> Iterator[tuple[str, str]]:
     """Name and text of each page."""
     entries = {
         "environment.md": ("Environment variables", "The variables in the environment of a replica and its processes", environment()),
-        "settings.md": ("Settings", "The keys of `trainer.config` that all tasks and modules share, with their defaults", settings()),
+        "settings.md": ("Settings", "The fields of `trainer.settings`, which all tasks and modules share, with their defaults", settings()),
         "trainer-spec.md": ("Trainer spec", "The JSON object in `MUSTER_TRAINER`", trainer_spec()),
         "events.md": ("Events", "What a training process writes to its supervisor, one JSON object a line", events()),
         "reports.md": ("Reports and replies", "The documents between supervisors and the operator, and termination messages", reports()),
@@ -85,12 +85,13 @@ def environment() -> str:
 
 def settings() -> str:
     shared = (
-        "These keys of `trainer.config` mean the same for every `task` and every `module`, with every strategy. "
-        "[Your own model](../tasks/own-model.md#settings) reads them, and may have more."
+        "These fields of `trainer.settings` mean the same for every `task` and every `module`, with every strategy. `kubectl explain "
+        "trainingjob.spec.trainer.settings` shows them too. [Your own model](../tasks/own-model.md#settings) reads them, and may have more "
+        "keys, in `trainer.config`. Jobs may also have the shared settings in `trainer.config`. Two values for one of them are refused."
     )
     bundled = (
-        "[Bundled tasks](../strategies.md#bundled-tasks) refuse other keys. They also have `data` ([input](../input.md)), and these, which "
-        "replace shared ones of the same name:"
+        "[Bundled tasks](../strategies.md#bundled-tasks) have `data` ([input](../input.md)) and these keys in `trainer.config`, and refuse "
+        "others. They replace shared settings of the same name:"
     )
     common = table(("key", "default", "value", "meaning"), (_setting(key, key.doc) for key in COMMON_KEYS))
     rows = (

@@ -1,4 +1,5 @@
-"""The keys of a job's `trainer.config` that all tasks and modules share, and the rules for their values."""
+"""The settings that all tasks and modules share, a job's `trainer.settings`, and the rules for their values. A job may write them into
+`trainer.config` too, beside the keys of its own task or module."""
 
 from __future__ import annotations
 
@@ -16,30 +17,33 @@ MOST_SEED = 2**63 - 1
 
 @dataclass(frozen=True)
 class Key:
-    """A key of `config`: its default, the required kind of value in words, a check of the value, and what it does."""
+    """A key of `config`: its default, the required kind of value in words, a check of the value, and what it does. `least` is the least
+    number, and `values` are all values of a choice."""
 
     name: str
     default: Any
     needed: str
     holds: Callable[[object], bool]
     doc: str = ""
+    least: int | None = None
+    values: tuple[str, ...] = ()
 
 
 def whole(name: str, default: int, *, least: int, most: int = MOST_SEED, doc: str = "") -> Key:
     upper = "" if most == MOST_SEED else f" and at most {most}"
-    return Key(name, default, f"a whole number of at least {least}{upper}", lambda v: _whole(v) and least <= v <= most, doc)
+    return Key(name, default, f"a whole number of at least {least}{upper}", lambda v: _whole(v) and least <= v <= most, doc, least)
 
 
 def number(name: str, default: float, *, positive: bool = False, doc: str = "") -> Key:
     def holds(value: object) -> bool:
         return _number(value) and (value > 0 if positive else value >= 0)
 
-    return Key(name, default, "a number above 0" if positive else "a number that is not negative", holds, doc)
+    return Key(name, default, "a number above 0" if positive else "a number that is not negative", holds, doc, 0)
 
 
 def choice(name: str, default: str, *others: str, doc: str = "") -> Key:
     values = (default, *others)
-    return Key(name, default, " or ".join(values), lambda value: isinstance(value, str) and value in values, doc)
+    return Key(name, default, " or ".join(values), lambda value: isinstance(value, str) and value in values, doc, values=values)
 
 
 def flag(name: str, *, default: bool, doc: str = "") -> Key:
@@ -154,6 +158,12 @@ def unknown_keys(config: Mapping[str, Any], keys: Iterable[Key]) -> Iterator[tup
     for name, meant in _unknown(config, keys, 0.5):
         remedy = f"did you mean {meant}?" if meant else f"write one of {', '.join(sorted({key.name for key in keys}))}"
         yield name, f"there is no such key; {remedy}"
+
+
+def shared_name(name: str) -> str | None:
+    """The shared setting that other tools, or a slip of the case, call so. None if there is none."""
+    plain = _plain(name)
+    return ALIASES.get(plain) or next((key.name for key in COMMON_KEYS if _plain(key.name) == plain), None)
 
 
 def _unknown(config: Mapping[str, Any], keys: Sequence[Key], similarity: float) -> Iterator[tuple[str, str | None]]:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from muster.api.spec import Role as Role
     from muster.api.spec import Scheduling as Scheduling
     from muster.api.spec import SecretReference as SecretReference
+    from muster.api.spec import Settings as Settings
     from muster.api.spec import Storage as Storage
     from muster.api.spec import Trainer as Trainer
     from muster.api.spec import TrainingJobSpec as TrainingJobSpec
@@ -66,6 +67,7 @@ _MODULES = {
         "Role",
         "Scheduling",
         "SecretReference",
+        "Settings",
         "Storage",
         "Trainer",
         "TrainingJobSpec",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ from muster.api.constants import (
 from muster.api.preset import Defaults
 from muster.api.spec import WORKER, TrainingJobSpec
 from muster.api.status import TrainingJobStatus, described
-from muster_contract.config import COMMON_KEYS, Key
 
 DEFAULT_FILE = Path("crds") / f"{GROUP}_{PLURAL}.yaml"
 PRESET_FILE = Path("crds") / f"{GROUP}_{PRESET_PLURAL}.yaml"
@@ -178,16 +176,8 @@ def _spec() -> Schema:
     role = properties["roles"]["additionalProperties"]["properties"]
     role["template"] = template_schema(role["template"]["description"])
     properties["roles"]["default"] = {WORKER: {}}
-    properties["trainer"]["properties"]["config"]["properties"] = {key.name: _setting(key) for key in COMMON_KEYS}
     properties["trainer"]["properties"]["env"].update({"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]})
     return spec
-
-
-def _setting(key: Key) -> Schema:
-    """The schema of a shared setting. It accepts any value, because a program of the user may give the name another meaning."""
-    default = f" Default: {json.dumps(key.default)}." if key.default != "" else ""
-    description = f"{key.doc} Value: {key.needed.removesuffix(',')}.{default}"
-    return {"description": description, "x-kubernetes-preserve-unknown-fields": True}
 
 
 def _status() -> Schema:

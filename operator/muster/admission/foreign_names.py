@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from muster_contract.config import shared_name
+
 _CONTAINER = "spec.roles.worker.template.spec.containers: [{name: trainer, %s}]"
 _POD = "spec.roles.worker.template.spec.%s"
 _ENV = "spec.trainer.env: [{name: NAME, value: text}], for all roles"
@@ -16,7 +18,6 @@ _INPUT = "spec.inputs: [{name: data, source: s3://bucket/prefix}]"
 _PROGRAM = "spec.trainer.script, the Python program with its arguments, or command, any other command"
 _SETUP = "spec.trainer.image, the name of an image that has what the training needs"
 _VOLUMES = f"{_POD % 'volumes'}, and volumeMounts of its container trainer"
-_CONFIG = "your settings into spec.trainer.config"
 
 WRITE: Mapping[str, str] = {
     # pods
@@ -95,7 +96,7 @@ WRITE: Mapping[str, str] = {
     **dict.fromkeys(("workdir", "workingDir", "working_dir"), "spec.trainer.code, or use `muster submit --code FOLDER`"),
     "runtimeRef": "spec.strategy, such as DDP, and spec.trainer.image",
     **dict.fromkeys(("backend", "framework", "mlPolicy"), "spec.strategy, such as DDP or MultiWorkerMirrored"),
-    **dict.fromkeys(("epochs", "lr", "learningRate", "seed", "hyperparameters", "params"), _CONFIG),
+    **dict.fromkeys(("hyperparameters", "params"), "your settings into spec.trainer.settings and config"),
     **dict.fromkeys(("batchSize", "batch_size", "globalBatchSize"), "spec.batch.globalSize, the samples of a step over all devices"),
 }
 """What to write instead of a field of that name, wherever it is."""
@@ -103,6 +104,8 @@ WRITE: Mapping[str, str] = {
 
 def instead_of(location: tuple[str | int, ...]) -> str | None:
     """What to write instead of the unknown field at `location` in a job. None if no tool has such a field."""
-    text = WRITE.get(str(location[-1]))
+    name = str(location[-1])
+    shared = shared_name(name)
+    text = WRITE.get(name) or (shared and f"spec.trainer.settings.{shared}")
     role = location[2] if location[:2] == ("spec", "roles") and len(location) > 3 else "worker"
     return text and text.replace("spec.roles.worker", f"spec.roles.{role}")

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 from typing import Any
 
 from muster.admission.conditions import (
@@ -28,7 +30,7 @@ from muster.admission.paths import step
 from muster.api.base import ApiModel
 from muster.api.constants import IMAGE, RESERVED_ENV_PREFIXES, TRAINER_CONTAINER
 from muster.api.problems import Problem
-from muster.api.spec import DISABLED_NEEDS_COMMAND, ROLE_NAME, ROLE_NAME_MESSAGE, Communication, Input, Options
+from muster.api.spec import DISABLED_NEEDS_COMMAND, ROLE_NAME, ROLE_NAME_MESSAGE, Communication, Input, Options, Settings
 from muster.strategies.accelerators import GPUS
 from muster.strategies.base import RoleRule, Strategy
 from muster_contract.inputs import INPUT_NAME, INPUT_NAME_MESSAGE, INPUT_SOURCE, INPUT_SOURCE_MESSAGE
@@ -151,7 +153,9 @@ def _trainer_rules() -> Iterator[Rule]:
     is_program = has("script") | has("command")
     yield Rule(TRAINER, "", exactly_one(*ENTRY_POINTS), f"needs exactly one of {listed(ENTRY_POINTS)}")
     yield Rule(TRAINER, "supervisor", ~equals("supervisor", "Disabled") | has("command"), DISABLED_NEEDS_COMMAND)
-    yield Rule(TRAINER, "args", ~has("args") | is_program, "is for script and command; write settings of a task or module into config")
+    yield Rule(
+        TRAINER, "args", ~has("args") | is_program, "is for script and command; write settings of a task or module into settings and config"
+    )
     yield Rule(TRAINER, "preload", ~has("preload") | has("script") | has("module"), "is for script and module; remove it")
     are_modules = ~has("preload") | every("preload", matches(MODULE))
     yield Rule(TRAINER, "preload", are_modules, "each item must be a Python module, such as transformers.models.llama")
@@ -159,6 +163,8 @@ def _trainer_rules() -> Iterator[Rule]:
     yield Rule((*TRAINER, "env", "*"), "valueFrom", one_source, "write value or valueFrom, not both")
     for path, unset in _unset(Input, "input"):
         yield Rule(TRAINER, path, unset | ~is_program, "is for task and module, and other programs read by themselves; remove it")
+    has_none = reduce(and_, (unset for _, unset in _unset(Settings, "settings")))
+    yield Rule(TRAINER, "settings", has_none | ~is_program, "is for task and module; give them to your program in args or config")
     yield Rule((*TRAINER, "image"), "", matches(IMAGE), IMAGE_MESSAGE, shows_value=True)
     module_message = "must be a Python module, such as my_pkg.model; a file goes into script"
     yield Rule((*TRAINER, "module"), "", matches(MODULE) & ~matches(r".*\.py"), module_message, shows_value=True)

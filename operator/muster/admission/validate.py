@@ -163,14 +163,21 @@ def _program_problems(strategy: Strategy, trainer: Trainer) -> Iterable[Problem]
 
 
 def _config_problems(strategy: Strategy, trainer: Trainer) -> Iterator[Problem]:
-    """Wrong values of the common keys, and all that is wrong with the settings of a bundled task. Other programs accept any other key.
+    """Wrong values of the shared settings, and all that is wrong with the settings of a bundled task. Other programs accept any other key.
 
     The strategy of another package may have tasks of its own.
     """
-    path = "spec.trainer.config"
+    own, shared = trainer.config, trainer.settings.wire()
+
+    def problems(found: Iterable[tuple[str, str]]) -> Iterator[Problem]:
+        return (Problem(step(f"spec.trainer.{'settings' if name in shared else 'config'}", name), message) for name, message in found)
+
+    for name in (name for name in shared if name in own and own[name] != shared[name]):
+        message = f"spec.trainer.config.{name} has another value, {own[name]!r:.80}: remove that one"
+        yield Problem(f"spec.trainer.settings.{name}", message)
     if trainer.task is None or trainer.task in MEASURING or strategy not in BUILT_IN:
         if trainer.task is not None or trainer.module is not None:
-            yield from (Problem(step(path, name), message) for name, message in wrong_values(trainer.config))
+            yield from problems(wrong_values(trainer.all_settings))
         return
     task, framework = TASKS.get(trainer.task), strategy.framework.name
     if task is None:
@@ -178,8 +185,8 @@ def _config_problems(strategy: Strategy, trainer: Trainer) -> Iterator[Problem]:
     elif framework not in task.frameworks:
         yield Problem("spec.trainer.task", f"{framework} has no task {trainer.task}; write another task or strategy")
     else:
-        yield from (Problem(step(path, name), message) for name, message in unknown_keys(trainer.config, task.keys))
-        yield from (Problem(step(path, name), message) for name, message in wrong_values(trainer.config, task.keys))
+        yield from problems(unknown_keys(trainer.all_settings, task.keys))
+        yield from problems(wrong_values(trainer.all_settings, task.keys))
 
 
 def _input_problems(strategy: Strategy, spec: TrainingJobSpec) -> Iterator[Problem]:

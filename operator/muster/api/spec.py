@@ -6,6 +6,7 @@ never written back into the spec.
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -17,6 +18,7 @@ from muster.api.capacity import MAX_CLASSES, ClassName
 from muster.api.quantity import Quantity
 from muster_contract import options
 from muster_contract.batch import LearningRateScaling
+from muster_contract.config import COMMON_KEYS
 from muster_contract.inputs import MAX_INPUTS, MAX_SOURCE
 from muster_contract.options import MAX_DEVICE_NAME, MAX_REPLICAS
 from muster_contract.wire import decode, fields_of
@@ -61,6 +63,7 @@ RoleKey = Annotated[str, StringConstraints(max_length=12, pattern=f"^{ROLE_NAME}
 MAX_ROLES = 8
 MAX_RESOURCE_CLAIMS = 8
 MAX_ENV = 128
+MAX_PATH = 4096
 WORKER = "worker"
 PS = "ps"
 CHIEF = "chief"
@@ -147,6 +150,38 @@ class Variable(ApiModel):
     )
 
 
+def _shared(name: str) -> Any:
+    """The field of a shared setting, with the default, the least number and the description that the contract has for it."""
+    key = next(key for key in COMMON_KEYS if key.name == name)
+    default = f" Default: {json.dumps(key.default)}." if key.default != "" else ""
+    return Field(
+        default=None,
+        ge=key.least,
+        max_length=MAX_PATH if key.default == "" else None,
+        strict=None if key.values else True,
+        description=f"{key.doc} Value: {key.needed.removesuffix(',')}.{default}",
+    )
+
+
+class Settings(ApiModel):
+    """Settings that all tasks and modules share."""
+
+    epochs: int | None = _shared("epochs")
+    learning_rate: float | None = _shared("learningRate")
+    warmup_steps: int | None = _shared("warmupSteps")
+    optimizer: Literal["SGD", "Adam", "AdamW"] | None = _shared("optimizer")
+    momentum: float | None = _shared("momentum")
+    weight_decay: float | None = _shared("weightDecay")
+    gradient_clip_norm: float | None = _shared("gradientClipNorm")
+    nan_loss: Literal["Stop", "Skip", "Continue"] | None = _shared("nanLoss")
+    seed: int | None = _shared("seed")
+    deterministic: bool | None = _shared("deterministic")
+    precision: Literal["Float32", "BFloat16"] | None = _shared("precision")
+    export: str | None = _shared("export")
+    evaluate_every_epochs: int | None = _shared("evaluateEveryEpochs")
+    step_delay_seconds: float | None = _shared("stepDelaySeconds")
+
+
 class Trainer(ApiModel):
     """What to train. Exactly one of task, module, script and command is required."""
 
@@ -196,15 +231,20 @@ class Trainer(ApiModel):
     )
     config: dict[str, Any] = Field(
         default_factory=dict,
-        description="Settings of the training. Bundled tasks check their settings, and other programs accept any. The fields below are "
-        "those of all tasks and modules.",
+        description="Further settings, which the task, module or program names itself. Those of `settings` may be here too.",
     )
+    settings: Settings = Field(default_factory=Settings, description="Settings that all tasks and modules share.")
     input: Input = Field(default_factory=Input, description="How samples are read, for task and module.")
     supervisor: SupervisorMode = Field(
         default=SupervisorMode.AUTO,
         description="Auto: a supervisor starts the processes, reports what they do, and restarts them, in any image. Disabled: the "
         "container runs the command itself. Only whether the container runs and its exit code are then visible.",
     )
+
+    @property
+    def all_settings(self) -> dict[str, Any]:
+        """`config` and the shared settings together, by their names in a job file."""
+        return {**self.config, **self.settings.wire()}
 
     @property
     def supervised(self) -> bool:

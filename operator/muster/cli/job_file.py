@@ -20,7 +20,7 @@ presets_option = click.option(
 )
 
 set_option = click.option(
-    "--set", "settings", metavar="FIELD=VALUE", multiple=True, help="Set a field of the job: spec.trainer.config.epochs=3."
+    "--set", "settings", metavar="FIELD=VALUE", multiple=True, help="Set a field of the job: spec.trainer.settings.epochs=3."
 )
 
 

@@ -108,11 +108,11 @@ def _defaults(job: TrainingJob) -> list[str]:
     lines = []
     if trainer.module is not None or trainer.task in TASKS:
         keys = TASKS[trainer.task].keys if trainer.task else COMMON_KEYS
-        unset = {key.name: key.default for key in keys if key.name in _EXPECTED and key.name not in trainer.config}
+        unset = {key.name: key.default for key in keys if key.name in _EXPECTED and key.name not in trainer.all_settings}
         if unset:
             values = ", ".join(f"{name}: {value}" for name, value in unset.items())
             own = "; an optimizer of the module takes precedence" if trainer.module else ""
-            lines.append(f"defaults of trainer.config: {values}{own}")
+            lines.append(f"defaults of trainer.settings: {values}{own}")
     if "limit" not in application.model_fields_set and application.limit:
         lines.append(f"if your code fails, the job restarts, at most {application.limit} times (recovery.application.limit)")
     return lines

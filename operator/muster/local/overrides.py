@@ -1,4 +1,4 @@
-"""Overrides single fields of a job from the command line: `--set spec.trainer.config.epochs=3`."""
+"""Overrides single fields of a job from the command line: `--set spec.trainer.settings.epochs=3`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def overridden(job: TrainingJob, settings: Sequence[str], *, source: str = "--se
     for setting in settings:
         path, equals, text = setting.partition("=")
         if not equals or not path.startswith("spec."):
-            raise ConfigurationError(f"{source} {setting}: write the path of a field and its value, such as spec.trainer.config.epochs=3")
+            raise ConfigurationError(f"{source} {setting}: write the path of a field and its value, such as spec.trainer.settings.epochs=3")
         _put(document, path.split("."), _value(f"{source} {setting}", text), f"{source} {setting}")
     try:
         return parse_job(write_yaml(document), source=source)

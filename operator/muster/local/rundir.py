@@ -340,7 +340,7 @@ def continued(job: TrainingJob, run: TrainingJob) -> TrainingJob:
         now, before = _field(job.spec, field), _field(run.spec, field)
         if now != before:
             raise FieldError(
-                f"spec.{field}: the run in progress has {_shown(before)}, the file has {_shown(now)}; "
+                f"spec.{_written(job.spec, field)}: the run in progress has {_shown(before)}, the file has {_shown(now)}; "
                 "it cannot change within a run; change it back, or start over with --fresh"
             )
     spec = job.spec
@@ -351,10 +351,16 @@ def continued(job: TrainingJob, run: TrainingJob) -> TrainingJob:
 
 
 def _field(spec: TrainingJobSpec, path: str) -> Any:
-    value: Any = spec.wire()
+    value: Any = spec.wire() | {"trainer": spec.trainer.wire() | {"config": spec.trainer.all_settings}}
     for name in path.split("."):
         value = value.get(name) if isinstance(value, dict) else None
     return value
+
+
+def _written(spec: TrainingJobSpec, path: str) -> str:
+    """The field in which the job has what is at this path, because the settings that all tasks share have fields of their own."""
+    *_, name = path.split(".")
+    return path.replace(".config.", ".settings.") if name in spec.trainer.settings.wire() else path
 
 
 def _shown(value: object) -> str:

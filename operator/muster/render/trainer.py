@@ -81,7 +81,7 @@ def trainer_spec(spec: TrainingJobSpec, directory: str | None, *, processes: int
         script=None if trainer.script is None else " ".join([trainer.script, *map(shlex.quote, trainer.args or ())]),
         command=None if trainer.command is None else (*trainer.command, *(trainer.args or ())),
         preload=tuple(trainer.preload or ()),
-        config=trainer.config,
+        config=trainer.all_settings,
         batch=_batch(spec, processes=processes),
         input=_input(trainer.input),
         options=spec.options.for_trainer,

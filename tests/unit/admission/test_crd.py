@@ -192,12 +192,22 @@ def test_the_messages_of_rules_for_containers_do_not_depend_on_the_list():
     assert not any("ontainers" in message for message in messages["containers"])
 
 
-def test_shared_settings_are_documented_and_take_any_value():
-    settings = schema()["properties"]["spec"]["properties"]["trainer"]["properties"]["config"]
-    assert settings["x-kubernetes-preserve-unknown-fields"], "a task has settings of its own"
-    assert set(settings["properties"]) == {key.name for key in COMMON_KEYS}
-    assert "Adam" in settings["properties"]["optimizer"]["description"]
-    assert "type" not in settings["properties"]["epochs"]
+def test_shared_settings_have_types_and_config_takes_any_value():
+    trainer = schema()["properties"]["spec"]["properties"]["trainer"]["properties"]
+    settings = trainer["settings"]["properties"]
+    assert list(settings) == [key.name for key in COMMON_KEYS]
+    for key in COMMON_KEYS:
+        assert settings[key.name]["description"].startswith(key.doc)
+        assert settings[key.name].get("enum", []) == list(key.values)
+        assert settings[key.name].get("minimum") == key.least
+    assert {settings[name]["type"] for name in ("epochs", "learningRate", "deterministic", "export")} == {
+        "integer",
+        "number",
+        "boolean",
+        "string",
+    }
+    assert trainer["config"]["x-kubernetes-preserve-unknown-fields"] is True
+    assert "properties" not in trainer["config"]
 
 
 def test_conditions_are_a_list_map_by_type():

@@ -214,6 +214,21 @@ REFUSED = [
         "-1",
     ),
     (
+        {"trainer": {"task": "digits", "settings": {"learningRate": 0.0}}},
+        "spec.trainer.settings.learningRate",
+        "0.0",
+    ),
+    (
+        {"trainer": {"task": "digits", "settings": {"epochs": 3}, "config": {"epochs": 4}}},
+        "spec.trainer.settings.epochs",
+        "4",
+    ),
+    (
+        {"trainer": {"script": "train.py", "settings": {"epochs": 3}}},
+        "spec.trainer.settings",
+        "",
+    ),
+    (
         {"trainer": {"module": "a.b", "config": {"learningRate": "fast", "own": -1}}},
         "spec.trainer.config.learningRate",
         "'fast'",

@@ -208,7 +208,7 @@ def test_differences_of_local_runs_are_remarks_and_no_errors() -> None:
     assert not [line for line in remarks(gpus, gpus=2, job_file=Path("job.yaml")) if "GPU" in line]
 
 
-DEFAULTS = "defaults of trainer.config: "
+DEFAULTS = "defaults of trainer.settings: "
 RETRIES = "if your code fails, the job restarts, at most 3 times (recovery.application.limit)"
 
 
@@ -216,7 +216,7 @@ RETRIES = "if your code fails, the job restarts, at most 3 times (recovery.appli
     ("spec", "expected"),
     [
         ({"trainer": {"task": "digits"}}, [f"{DEFAULTS}epochs: 15, learningRate: 0.05, optimizer: SGD", RETRIES]),
-        ({"trainer": {"task": "skewed", "config": {"epochs": 2}}}, [f"{DEFAULTS}learningRate: 0.001, optimizer: Adam", RETRIES]),
+        ({"trainer": {"task": "skewed", "settings": {"epochs": 2}}}, [f"{DEFAULTS}learningRate: 0.001, optimizer: Adam", RETRIES]),
         ({"trainer": {"script": "train.py"}}, [RETRIES]),
         (
             {

@@ -172,6 +172,7 @@ CHANGED = {
     "spec.strategy": {"strategy": "FSDP"},
     "spec.trainer.script": {"trainer": {"script": "other.py"}},
     "spec.trainer.config.seed": {"trainer": {"script": "train.py", "config": {"seed": 4}}},
+    "spec.trainer.settings.seed": {"trainer": {"script": "train.py", "settings": {"seed": 4}}},
     "spec.batch.globalSize": {"batch": {"globalSize": 128}},
 }
 

@@ -112,7 +112,7 @@ def draft(name: str, found: Found, *, script: str | None, workers: int) -> str:
     trainer = (
         [f"script: {_quoted(shlex.quote(script))}   # as `python {shlex.quote(script)}`; words may follow, such as --epochs 3"]
         if script is not None
-        else ["task: digits   # or script: train.py, module: my_model.py, command: [torchrun, train.py]", "config: {epochs: 5}"]
+        else ["task: digits   # or script: train.py, module: my_model.py, command: [torchrun, train.py]", "settings: {epochs: 5}"]
     )
     roles = (
         ["chief: {}", f"worker: {{replicas: {workers}}}", "ps: {}"]

@@ -43,7 +43,7 @@ class Variant(ApiModel):
     replicas: int | None = Field(default=None, ge=1, description="Workers; default: the job's.")
     processes: int | None = Field(default=None, ge=1, le=64, description="Processes of each worker; default: the job's.")
     options: dict[str, Any] | None = Field(default=None, description="Options of the strategy, in place of the job's.")
-    set: dict[str, Any] = Field(default_factory=dict, description="Other fields, by their path: spec.trainer.config.epochs: 3.")
+    set: dict[str, Any] = Field(default_factory=dict, description="Other fields, by their path: spec.trainer.settings.epochs: 3.")
 
 
 class ComparisonFile(ApiModel):

@@ -20,6 +20,7 @@ from muster.api.spec import (
     Recovery,
     Role,
     RoleName,
+    Settings,
     StrategyName,
     TrainingJobSpec,
 )
@@ -67,7 +68,7 @@ def rehearsal_job(job: TrainingJob, samples: Sequence[int], *, processes: int) -
         field = "script" if trainer.script is not None else "command"
         message = "the steps of a program of your own cannot be measured; name a task or a module"
         raise InvalidJobError([Problem(f"spec.trainer.{field}", message)])
-    config = {"task": trainer.task, "module": trainer.module, "config": trainer.config, "samples": sorted(set(samples))}
+    config = {"task": trainer.task, "module": trainer.module, "config": trainer.all_settings, "samples": sorted(set(samples))}
     worker = Role(replicas=processes)
     batch = Batch(accumulation_steps=job.spec.batch.accumulation_steps)
     return _measuring(job, REHEARSAL, config, roles={WORKER: worker}, strategy=measured_of(job).plain, batch=batch)
@@ -92,7 +93,15 @@ def _measuring(
 ) -> TrainingJob:
     """A job with this task that does not save or restart, in a plain world of `strategy`, or else in the world of the job."""
     old: TrainingJobSpec = job.spec
-    trainer = {"task": task, "module": None, "script": None, "command": None, "config": dict(config), "input": Input()}
+    trainer = {
+        "task": task,
+        "module": None,
+        "script": None,
+        "command": None,
+        "config": dict(config),
+        "settings": Settings(),
+        "input": Input(),
+    }
     changes = {
         "trainer": old.trainer.model_copy(update=trainer),
         "strategy": strategy or old.strategy,

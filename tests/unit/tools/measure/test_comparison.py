@@ -25,7 +25,7 @@ def test_each_variant_is_the_job_with_the_fields_of_the_variant() -> None:
     jobs = read_comparison(EXAMPLES / "compare-digits.yaml").jobs
     assert list(jobs)[:3] == ["DDP x1", "DDP x2", "FSDP x2"]
     assert jobs["FSDP x2"].spec.strategy == "FSDP"
-    assert jobs["FSDP x2"].spec.trainer.config["epochs"] == 8
+    assert jobs["FSDP x2"].spec.trainer.settings.epochs == 8
     assert jobs["DDP x1"].spec.roles["worker"].replicas == 1
 
 

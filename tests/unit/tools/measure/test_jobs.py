@@ -42,8 +42,8 @@ def test_every_example_has_valid_measuring_jobs_or_is_refused_with_a_field(path:
 
 def test_a_rehearsal_has_the_task_of_the_job_and_its_config() -> None:
     job = read_job(DDP)
-    config = rehearsal_job(job, [8, 4, 8], processes=3).spec.trainer.config
-    assert config == {"task": "digits", "module": None, "config": job.spec.trainer.config, "samples": [4, 8]}
+    config = rehearsal_job(job, [8, 4, 8], processes=3).spec.trainer.all_settings
+    assert config == {"task": "digits", "module": None, "config": job.spec.trainer.all_settings, "samples": [4, 8]}
 
 
 def test_a_world_far_larger_than_the_machine_is_refused() -> None:
@@ -57,7 +57,7 @@ def test_a_world_far_larger_than_the_machine_is_refused() -> None:
     [
         (
             "plan",
-            {"task: digits": "command: [python, train.py]"},
+            {"task: digits": "command: [python, train.py]", "settings:": "config:"},
             "spec.trainer.command: the steps of a program of your own cannot be measured",
         ),
         ("plan", {"replicas: 2": "replicas: 4000", "globalSize: 64": "globalSize: 4000"}, "the world has 4000 processes"),
