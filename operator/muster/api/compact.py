@@ -5,10 +5,9 @@ A UID of Kubernetes has 36 characters and 16 bytes, which are 22 characters of b
 
 from __future__ import annotations
 
-import base64
 import re
+from binascii import a2b_base64, b2a_base64
 from collections.abc import Iterable, Iterator
-from itertools import groupby
 
 RANGES = r"[0-9]{1,9}(-[0-9]{1,9})?(,[0-9]{1,9}(-[0-9]{1,9})?)*"
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -18,8 +17,15 @@ _OTHER = "="
 
 def ranges(indexes: Iterable[int]) -> str:
     """The numbers in their order, such as `0-99,120`."""
-    runs = [[each for _, each in run] for _, run in groupby(enumerate(indexes), lambda each: each[1] - each[0])]
-    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    runs: list[list[int]] = []
+    last = -2
+    for index in indexes:
+        if index == last + 1:
+            runs[-1][1] = index
+        else:
+            runs.append([index, index])
+        last = index
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
 def in_ranges(text: str, *, most: int) -> list[int]:
@@ -41,16 +47,16 @@ def _limits(text: str) -> Iterator[tuple[int, int]]:
 def short_uid(uid: str) -> str:
     """The uid as base64 if it is a UUID, and empty if it is empty."""
     if _UUID.fullmatch(uid):
-        return base64.urlsafe_b64encode(bytes.fromhex(uid.replace("-", ""))).decode().rstrip("=")
+        return b2a_base64(bytes.fromhex(uid.replace("-", "")), newline=False)[:22].decode()
     return _OTHER + uid if uid else ""
 
 
 def whole_uid(text: str) -> str:
     """The uid that was made short. Raises ValueError if the text is no such uid."""
-    if not text or text.startswith(_OTHER):
-        return text.removeprefix(_OTHER)
+    if text[:1] in ("", _OTHER):
+        return text[1:]
     try:
-        digits = base64.urlsafe_b64decode(text + "==").hex()
+        digits = a2b_base64(text + "==").hex()
     except ValueError:
         digits = ""
     if len(digits) != 32:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import cache, cached_property
 from itertools import groupby
+from operator import attrgetter
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, SerializerFunctionWrapHandler, TypeAdapter, WrapSerializer
@@ -315,7 +316,7 @@ class RoleMembers(StatusPart):
     indexes: Ranges
     """Indexes of the members, in the order of their ranks, such as `0-99,120`."""
     uids: tuple[str, ...]
-    """Uids of their pods, in this order: the 16 bytes of each UUID as base64 for URLs. Empty until the pod exists."""
+    """Uids of their pods, in this order: the 16 bytes of each UUID as base64. Empty until the pod exists."""
     alike: tuple[AlikeMembers, ...] = ()
     """What is not the same for all members. A member that is in no entry runs as in a first attempt."""
 
@@ -330,25 +331,30 @@ class RoleMembers(StatusPart):
         for each in self.alike:
             common = {name: getattr(each, name) for name in _COMMON}
             alike.update((index, common) for index in in_ranges(each.indexes, most=most))
-        return tuple(Member(role=self.role, index=index, uid=uid, **alike.get(index, {})) for index, uid in zip(indexes, uids, strict=True))
+        parts = [{"role": self.role, "index": index, "uid": uid, **alike.get(index, {})} for index, uid in zip(indexes, uids, strict=True)]
+        members: tuple[Member, ...] = _members_adapter().validate_python(parts, by_alias=False, by_name=True)
+        return members
 
 
 _COMMON = tuple(each.name for each in fields(AlikeMembers) if each.name != "indexes")
+_in_common = attrgetter(*_COMMON)
+_ORDINARY = _in_common(AlikeMembers(indexes="0"))
 
 
 def _together(members: Iterable[Member]) -> Iterator[RoleMembers]:
     """The members as they are written, in their order."""
-    for role, group in groupby(members, lambda each: each.role):
+    for role, group in groupby(members, attrgetter("role")):
         of_role = list(group)
         alike: dict[tuple[Any, ...], list[int]] = {}
         for each in of_role:
-            alike.setdefault(tuple(getattr(each, name) for name in _COMMON), []).append(each.index)
+            if (common := _in_common(each)) != _ORDINARY:
+                alike.setdefault(common, []).append(each.index)
         entries = (AlikeMembers(indexes=ranges(indexes), **dict(zip(_COMMON, values, strict=True))) for values, indexes in alike.items())
         yield RoleMembers(
             role=role,
-            indexes=ranges(each.index for each in of_role),
-            uids=tuple(short_uid(each.uid) for each in of_role),
-            alike=tuple(each for each in entries if each != AlikeMembers(indexes=each.indexes)),
+            indexes=ranges([each.index for each in of_role]),
+            uids=tuple([short_uid(each.uid) for each in of_role]),
+            alike=tuple(entries),
         )
 
 

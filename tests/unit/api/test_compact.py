@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from muster.admission.crd import definitions
+from muster.admission import definitions
 from muster.api.compact import in_ranges, ranges, short_uid, whole_uid
 from muster.api.status import MOST_LISTED_MEMBERS, AttemptRecord, Member, Phase, TrainingJobStatus, World, members_in
 from muster.control.admission import readable_status
@@ -111,6 +111,7 @@ def test_members_that_cannot_be_read_count_as_absent(changes: dict[str, Any]) ->
     status = status_of(*workers(200))
     written = status.wire()
     written["world"]["membersByRole"][0].update(changes)
+    assert status.world is not None
     assert readable_status(written) == replace(status, world=replace(status.world, members=()))
     assert members_in(written["world"]) == []
 
