@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from itertools import pairwise
@@ -117,7 +118,7 @@ def test_a_replica_without_gpus_asks_nothing_of_them(tmp_path: Path, monkeypatch
 def test_samples_become_rare_in_a_long_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000
     monkeypatch.setattr(module, "SHORTEST", 1.0)
-    monkeypatch.setattr(module.time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     monkeypatch.setattr(module, "descendants", lambda _: [])
     times = []
     with sampler() as measured:
