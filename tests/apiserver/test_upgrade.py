@@ -209,7 +209,7 @@ print(json.dumps([decision.status.attempt, decision.status.restarts.total, sorte
 @pytest.mark.parametrize(
     ("replicas", "attempt", "actions"), [(MOST_LISTED_MEMBERS, 0, []), (MOST_LISTED_MEMBERS + 1, 1, ["DeleteReplica"])]
 )
-def test_a_job_with_many_replicas_saves_and_resumes_without_a_charge_after_a_way_back(
+def test_a_job_with_many_replicas_resumes_without_a_charge_after_a_way_back(
     earlier: Path, replicas: int, attempt: int, actions: list[str]
 ) -> None:
     """The earlier version cannot read the members of a large world. It deletes their pods, as at the beginning of any further attempt."""

@@ -149,6 +149,7 @@ def test_ddp_goes_on_from_the_memory_of_either_rank_with_the_weights_of_an_undis
     assert final_state(local_job, 60)["state.muster"] == undisturbed(tmp_path, document, 60)["state.muster"]
 
 
+@pytest.mark.thorough
 @pytest.mark.torch
 def test_a_rank_whose_peer_is_silent_saves_its_last_step_when_the_attempt_ends(local_job: LocalJob, tmp_path: Path) -> None:
     """Its collective ends neither by an error nor by a time-out of its own: the supervisor orders it to leave."""

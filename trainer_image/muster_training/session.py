@@ -175,7 +175,7 @@ class Session:
         self._reported = -math.inf
         self.before_end: list[Callable[[BaseException], None]] = []
         """Called with an exception that ends the program, before that is reported."""
-        self.at_leave: list[Callable[[], object]] = []
+        self.at_leave: list[Callable[..., object]] = []
         """Called when this process leaves its world for another one."""
         self.survival = Survival(current)
         self.survivors = 0
@@ -218,7 +218,8 @@ class Session:
     def leave_world(self) -> None:
         """Leaves a broken world, whose ranks cannot agree on anything more."""
         self._is_over = True
-        for each in (self._leave, self._close, *self.at_leave):
+        at_end: list[Callable[..., object]] = [self._leave, self._close, *self.at_leave]
+        for each in at_end:
             atexit.unregister(each)
         self.at_leave, self.before_end = [], []  # they refer to the state of this world, and the hook for errors refers to this session
         self.disconnect()

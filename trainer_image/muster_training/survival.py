@@ -44,13 +44,12 @@ class Kept:
     write: Callable[[Path], None]
 
 
-@dataclass
 class Stop:
     """Whether this process was asked to stop. Its handler of SIGTERM is installed once."""
 
-    requested: bool = False
-    on_request: Callable[[], None] = lambda: None
-    is_handled: bool = False
+    def __init__(self) -> None:
+        self.requested = self.is_handled = False
+        self.on_request: Callable[[], None] = lambda: None
 
 
 @dataclass

@@ -117,7 +117,7 @@ def test_a_change_that_may_change_a_reply_changes_its_basis(changes: dict[str, A
 LARGE = {"role": "worker", "indexes": "0-199", "uids": [""] * 200}
 
 
-def test_the_basis_of_a_reply_in_a_large_world_changes_when_some_of_its_members_train_on() -> None:
+def test_a_reply_in_a_large_world_has_another_basis_when_some_of_its_members_go_on() -> None:
     def basis(world: dict[str, Any], **members: Any) -> tuple[Any, ...]:
         return reply_basis({**WAITING, "world": {**world, "members": [], "membersByRole": [{**LARGE, **members}]}})
 

@@ -66,7 +66,8 @@ class SurvivorSteps:
 class Events(Protocol):
     """How a process reports: the bundled trainer through a pipe, and a program of the user over the loopback interface."""
 
-    rank: int
+    @property
+    def rank(self) -> int: ...
 
     def emit(self, event: Event) -> None: ...
 
