@@ -64,6 +64,8 @@ MAX_ROLES = 8
 MAX_RESOURCE_CLAIMS = 8
 MAX_ENV = 128
 MAX_PATH = 4096
+MAX_WHOLE = 2**32 - 1
+"""The largest whole number of `trainer.settings`. NumPy takes no larger seed."""
 WORKER = "worker"
 PS = "ps"
 CHIEF = "chief"
@@ -157,6 +159,7 @@ def _shared(name: str) -> Any:
     return Field(
         default=None,
         ge=key.least,
+        le=MAX_WHOLE if isinstance(key.default, int) and key.least is not None else None,
         max_length=MAX_PATH if key.default == "" else None,
         strict=None if key.values else True,
         description=f"{key.doc} Value: {key.needed.removesuffix(',')}.{default}",
