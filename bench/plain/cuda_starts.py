@@ -28,8 +28,7 @@ def main(rank: int, path: str) -> None:
     import torch
     import torch.distributed as dist
 
-    from muster_trainer.pytorch.compat import abort_nccl
-    from muster_trainer.pytorch.compat_groups import leave_groups
+    from muster_trainer.pytorch.compat import abort_nccl, leave_groups
 
     mark("import")
     os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"

@@ -37,7 +37,7 @@ PROCESS_VARIABLES: Mapping[str, str] = {
     MEMORY_REQUEST: "Memory that the trainer container requests, in bytes, from the downward API. Set for a job with snapshots in memory "
     "whose size it does not name.",
     ORDERS_FD: "File descriptor from which a training process reads the world of the next attempt, if it survives the loss of a peer. The "
-    "supervisor sets it for each process of the bundled trainer or of a `script`.",
+    "supervisor sets it for each process of the bundled trainer.",
     EVENTS_ADDRESS: "Host and port on the loopback interface where the supervisor takes events of programs that do not inherit the file "
     "descriptor. Set for `script` and `command`.",
     EVENTS_TOKEN: "The first line that a program sends to `MUSTER_EVENTS_ADDRESS`.",

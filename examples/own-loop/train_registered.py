@@ -48,4 +48,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    muster.run(main)  # calls it again in this process if a peer is lost
+    main()

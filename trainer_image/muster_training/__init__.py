@@ -17,7 +17,6 @@ from muster_training.callbacks import keras_callback, lightning_callback, transf
 from muster_training.data import data_loader
 from muster_training.place import Environment
 from muster_training.registration import State, register
-from muster_training.running import run
 from muster_training.saves import Checkpoint
 from muster_training.session import checkpoint, environment, latest, notice, report, should_save, should_stop
 
@@ -39,7 +38,6 @@ __all__ = [
     "notice",
     "register",
     "report",
-    "run",
     "should_save",
     "should_stop",
     "transformers_callback",

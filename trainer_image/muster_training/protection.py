@@ -13,10 +13,8 @@ from muster_contract.errors import PeerLost, UserError
 from muster_contract.events import Registered, WholeState
 from muster_contract.text import text_of
 from muster_trainer.training.agreement import gather
-from muster_training import trees
 from muster_training.parts import RANDOM, Changed, Part
 from muster_training.session import Session
-from muster_training.survival import Kept, has_groups
 from muster_training.trees import Packed
 
 LONGEST_LINE = 1000  # characters of an error that are searched for the loss of a peer
@@ -28,32 +26,23 @@ class Protection:
     Args:
         name: the function of the library that made it, for messages.
         write: writes the states that all ranks have in common to a folder, so that they can be restored on every rank.
-        holds: whether the states are all that `write` needs, so that a process that goes on can keep them in its memory.
     """
 
-    def __init__(
-        self, name: str, session: Session, parts: Sequence[Part], write: Callable[[Path, dict[str, Packed]], None], *, holds: bool = False
-    ) -> None:
+    def __init__(self, name: str, session: Session, parts: Sequence[Part], write: Callable[[Path, dict[str, Packed]], None]) -> None:
         self.step = 0
         self.own: frozenset[str] = frozenset()
         """The names of the objects whose states differ between the ranks."""
         self._name, self._session, self._parts, self._write = name, session, parts, write
         self._saved: int | None = None
         self._save_seconds = 0.0
-        self.is_armed = self._has_rescued = self._is_given_up = False
-        self._holds = holds
-        self.is_whole = False
-        """Whether each rank has the whole state."""
+        self._is_armed = self._has_rescued = self._is_given_up = False
         self._first: dict[str, str] = {}
         self._process = os.getpid()
         self._peer_lost = session.replica.trainer_spec.strategy.framework.peer_lost if session.replica else ()
 
-    def begin(self, step: int, *, is_saved: bool = True) -> None:
-        """Prepares for the first step after `step`, which may be saved. A process for the next attempt is prepared from now on."""
-        self.step, self._saved = step, step if is_saved else None
-        survival = self._session.survival
-        survival.protection = self
-        survival.joined(step)
+    def begin(self, step: int) -> None:
+        """Prepares for the first step after `step`. A process for the next attempt is prepared from now on."""
+        self.step = self._saved = step
         self._session.sender.send(Registered())
         self._first = {part.name: part.now().digest for part in self._parts if part.name.startswith(RANDOM)}
 
@@ -66,10 +55,10 @@ class Protection:
     def arm(self) -> None:
         """After the first step of an attempt, finds out whether each rank has the whole state. Every rank calls it."""
         session = self._session
-        if self.is_armed or session.replica is None or session.saves is None:
+        if self._is_armed or session.replica is None or session.saves is None:
             return
+        self._is_armed = True
         states = self.compare()
-        self.is_armed, session.survival.kept = True, None
         if session.environment.world == 1 or not session.environment.in_world:
             return
         if needed := self._needed(states):
@@ -78,10 +67,8 @@ class Protection:
                 "all ranks the same state to lose none"
             )
             return
-        session.survival.listen()
-        session.sender.send(WholeState(waits=session.survival.may_wait))
+        session.sender.send(WholeState())
         session.before_end.append(self.fail)
-        self.is_whole = True
 
     def compare(self) -> dict[str, Packed]:
         """Finds out which states differ between the ranks. Every rank calls it. Returns the states of the last step that is finished."""
@@ -110,14 +97,13 @@ class Protection:
         if self._is_given_up:
             return
         try:
-            if not self.is_armed:
+            if not self._is_armed:
                 self.arm()
             if seconds is not None:
                 self.compare()
                 self.saved(seconds)
         except UserError as error:
-            self.is_armed = self.is_whole = False
-            self._is_given_up = True
+            self._is_armed, self._is_given_up = False, True
             self._session.notify_once(f"{self._name}: {text_of(error)}; so a lost process costs the steps since the last save")
 
     @property
@@ -126,26 +112,9 @@ class Protection:
 
     def fail(self, error: BaseException) -> None:
         """Saves the last step that is finished, if `error` ends this process because a peer is gone."""
-        is_own = self.is_whole and os.getpid() == self._process
-        if is_own and not self._has_rescued and self._session.survival.is_about_peer(error):
+        if self._is_armed and not self._has_rescued and os.getpid() == self._process and is_about_peer(error, self._peer_lost):
             self._has_rescued = True
             self._rescue()
-
-    def hold(self) -> Kept | None:
-        """A copy of the last step that is finished, for the next world. None if it must be saved instead, or is not whole: other ranks need
-        it by the process group, and after the last step, the program only ends."""
-        total = self._session.total
-        if not (self._holds and self.is_whole and has_groups()) or total is None or self.step >= total:
-            return None
-        if (states := self._whole_states()) is None:
-            return None
-        common = trees.content_of({name: each for name, each in states.items() if name not in self.own})
-        own = trees.content_of({name: each for name, each in states.items() if name in self.own})
-        self._has_rescued, write = True, self._write
-        return Kept(self.step, total, common, own, lambda folder: write(folder, _unchecked(common)))
-
-    def is_about_peer(self, error: BaseException) -> bool:
-        return is_about_peer(error, self._peer_lost)
 
     def _kept(self) -> dict[str, Packed]:
         return {part.name: part.kept() for part in self._parts}
@@ -155,26 +124,18 @@ class Protection:
         return sorted(name for name in self.own if self._first.get(name) != states[name].digest)
 
     def _rescue(self) -> None:
-        if self.is_saved or self._save_seconds > RESCUE_SECONDS or (states := self._whole_states()) is None:
+        if self.is_saved or self._save_seconds > RESCUE_SECONDS:
             return
-        common = {name: each for name, each in states.items() if name not in self.own}
-        self._session.rescue(self.step, lambda folder: self._write(folder, common), seconds=self._save_seconds)
-
-    def _whole_states(self) -> dict[str, Packed] | None:
-        """The states of the last step, if they are enough for every rank. None after a notice otherwise."""
         try:
             states = self._kept()
         except Changed as changed:
             self._session.rescue_failed(f"{changed} has changed since step {self.step}; finish a step right after the optimizer's step")
-            return None
+            return
         if needed := self._needed(states):
             self._session.rescue_failed(f"{', '.join(needed)} may differ between the ranks since the last save")
-            return None
-        return states
-
-
-def _unchecked(content: bytearray) -> dict[str, Packed]:
-    return {name: packed for name, (packed, _) in trees.parse(memoryview(content), "the state that was kept").items()}
+            return
+        common = {name: each for name, each in states.items() if name not in self.own}
+        self._session.rescue(self.step, lambda folder: self._write(folder, common), seconds=self._save_seconds)
 
 
 def is_about_peer(error: BaseException, patterns: tuple[str, ...]) -> bool:

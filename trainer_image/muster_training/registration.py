@@ -11,19 +11,16 @@ from pathlib import Path
 from typing import SupportsFloat
 
 from muster_contract.errors import UserError
-from muster_contract.events import Activity, ResumeSource
+from muster_contract.events import Activity
 from muster_contract.trainer_spec import CheckpointSpec
 from muster_trainer.checkpoint import files
-from muster_trainer.training.agreement import agree, gather
+from muster_trainer.training.agreement import agree
 from muster_trainer.training.interval import SaveInterval
-from muster_trainer.training.resume_point import ResumePoint
-from muster_trainer.training.survivor import SurvivorSteps
 from muster_training import trees
 from muster_training.parts import RANDOM, Part, parts_of, random_parts
 from muster_training.protection import Protection
 from muster_training.saves import Checkpoint
 from muster_training.session import Session, current
-from muster_training.survival import Kept, has_groups
 from muster_training.trees import Packed
 
 SHARED = "state.muster"
@@ -45,7 +42,7 @@ def register(**objects: object) -> State:
     session = current()
     parts = [part for name, each in objects.items() for part in parts_of(name, each)]
     state = State(session, [*parts, *random_parts()])
-    state.begin()
+    state.begin(session.latest())
     return state
 
 
@@ -54,7 +51,7 @@ class State:
 
     def __init__(self, session: Session, parts: list[Part]) -> None:
         self._session, self._parts = session, parts
-        self._protection = Protection("register", session, parts, lambda folder, states: trees.write(folder / SHARED, states), holds=True)
+        self._protection = Protection("register", session, parts, lambda folder, states: trees.write(folder / SHARED, states))
         self._is_first = True
         self._interval: SaveInterval | None = None
         self._save_began = time.monotonic()
@@ -85,21 +82,12 @@ class State:
             self._save()
         return stops or is_last
 
-    def begin(self) -> None:
-        """Restores the newest state, and prepares for the first step after it. Raises UserError."""
-        session, steps = self._session, self._survivor_steps()
-        newest = session.latest(ResumePoint(step=steps.newest, source=ResumeSource.SURVIVORS) if steps.newest is not None else None)
-        kept = session.survival.kept
+    def begin(self, newest: Checkpoint | None) -> None:
+        """Restores the newest checkpoint, and prepares for the first step after it. Raises UserError."""
         if newest:
-            self._restore(newest.step, dict(self._read(newest)))
-        elif steps.newest is not None:
-            session.survivors = steps.survivors
-            self._restore(steps.newest, self._adopt(steps, kept))
-        in_memory = steps.newest if newest is None else None
-        step = newest.step if newest else steps.newest or 0
-        self._protection.begin(step, is_saved=in_memory is None or session.survival.is_rescued)
+            self._restore(newest)
+        self._protection.begin(newest.step if newest else 0)
         atexit.register(self._end, os.getpid())
-        session.at_leave.append(self._end)
         self._session.phase(Activity.TRAINING)
         if spec := self._spec:
             replica = self._session.replica
@@ -114,40 +102,18 @@ class State:
                 "(total=), and end when it returns True"
             )
 
-    def _survivor_steps(self) -> SurvivorSteps:
-        """The step that each rank brings in its memory. If the ranks have no process group to send it by, it is saved instead, and read as
-        a checkpoint."""
-        survival = self._session.survival
-        brought = gather(self._session.ranks, lambda: [survival.kept.step if survival.kept else None, has_groups()])
-        if all(can_send for _, can_send in brought):
-            return SurvivorSteps(tuple(step for step, _ in brought))
-        survival.rescue()
-        gather(self._session.ranks, lambda: None)  # all have saved
-        return SurvivorSteps((None,) * len(brought))
-
-    def _adopt(self, steps: SurvivorSteps, kept: Kept | None) -> dict[str, tuple[Packed, str]]:
-        """The state of the newest step, which ranks without it get from one that has kept it."""
-        from muster_training import tensors
-
-        rank = self._session.environment.rank
-        if rank in steps.receivers:
-            return trees.parse(tensors.receive(steps.source), f"the state of rank {steps.source}")
-        assert kept is not None
-        if rank == steps.source:
-            tensors.send(kept.common, steps.receivers)
-        return {name: each for content in (kept.common, kept.own) for name, each in trees.parse(memoryview(content), SHARED).items()}
-
-    def _restore(self, step: int, saved: dict[str, tuple[Packed, str]]) -> None:
-        """Restores the state after `step`, and compares the checksums of all objects. Raises UserError."""
+    def _restore(self, newest: Checkpoint) -> None:
+        """Restores a checkpoint, and compares the checksums of all objects. Raises UserError."""
+        saved = dict(self._read(newest))
         parts = {part.name: part for part in self._parts}
         if missing := [name for name in parts if name not in saved and not name.startswith(RANDOM)]:
             names = ", ".join(name for name in saved if not name.startswith(RANDOM)) or "nothing"
-            raise UserError(f"register: the checkpoint of step {step} has no {', '.join(missing)}, but {names}")
+            raise UserError(f"register: the checkpoint of step {newest.step} has no {', '.join(missing)}, but {names}")
         if unknown := [name for name in saved if name not in parts and not name.startswith(RANDOM)]:
             self._session.notify_once(f"register: the checkpoint also has {', '.join(unknown)}, which is not registered and not restored")
         for name, part in parts.items():
             if name in saved:
-                _restore(part, *saved[name], step=step)
+                _restore(part, *saved[name], step=newest.step)
 
     def _read(self, newest: Checkpoint) -> Iterator[tuple[str, tuple[Packed, str]]]:
         own = newest / _own_file(self._session.environment.rank)

@@ -30,7 +30,7 @@ from muster_trainer.checkpoint.rescue import rescue
 from muster_trainer.checkpoint.selection import valid_commits
 from muster_trainer.host.ranks import Ranks
 from muster_trainer.training.agreement import agree, gather
-from muster_trainer.training.resume_point import ResumePoint, agree_on_resume_point, choose_and_register, of_selection
+from muster_trainer.training.resume_point import ResumePoint, agree_on_resume_point, of_selection
 
 _WRITING = ".rank-"
 _WRITING_TOGETHER = ".shared"
@@ -75,24 +75,16 @@ class Saves:
         self._store = Store(location_of(spec.directory), Fence(replica.job_created, replica.attempt), spec.keep)
         self._writes = replica.first_rank is not None
         self._registered = False
-        self._in_memory: ResumePoint | None = None
         self._open = ExitStack()
 
-    def resume_point(self, in_memory: ResumePoint | None = None) -> ResumePoint:
-        """The newest valid checkpoint whose files verify, or the state `in_memory` if that is as new or the storage does not answer. The
-        first call registers that the attempt resumes from it.
+    def resume_point(self) -> ResumePoint:
+        """The newest valid checkpoint whose files verify. The first call registers that the attempt resumes from it.
 
         Raises BadConfiguration for a checkpoint of another kind of training.
         """
-        self._in_memory = in_memory or self._in_memory
-        point = agree_on_resume_point(self.ranks, self._choose)
-        self._registered = point.storage_error is None
+        point = agree_on_resume_point(self.ranks, lambda: of_selection(self._select()))
+        self._registered = True
         return point
-
-    def _choose(self) -> ResumePoint:
-        if self._in_memory is None or self._registered:
-            return of_selection(self._select())
-        return choose_and_register(self._spec, self._store, self._in_memory, {})
 
     def newest(self) -> int | None:
         """The step of the newest valid commit. Reads no files of it, and does not involve the other ranks."""

@@ -45,7 +45,6 @@ from muster_training.copies import copy_share
 from muster_training.place import Environment, environment_of, replica_of
 from muster_training.saves import NO_STORAGE, Checkpoint, Saved, Saves
 from muster_training.sender import Sender
-from muster_training.survival import Survival
 
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 PACE_SECONDS = 1.0
@@ -164,23 +163,18 @@ class Session:
         self.sender = Sender(os.environ, self.environment.rank)
         self._process = os.getpid()
         self._calls = 0
+        self._requested = False
         self._listens = False
         self._stopping = False
         decides = self.environment.in_world and self.environment.rank == 0
         self._notices = NewNotices(replica.state_dir) if replica is not None and decides else None
-        self.total: int | None = None
+        self._total: int | None = None
         self._resumed = False
         self._resume_point: ResumePoint | None = None
         self.found: Checkpoint | None = None
         self._reported = -math.inf
         self.before_end: list[Callable[[BaseException], None]] = []
         """Called with an exception that ends the program, before that is reported."""
-        self.at_leave: list[Callable[..., object]] = []
-        """Called when this process leaves its world for another one."""
-        self.survival = Survival(current)
-        self.survivors = 0
-        """How many ranks of this world go on from an earlier one."""
-        self._is_over = False
         if replica is not None:
             sys.excepthook = functools.partial(self._ends, sys.excepthook)
         self._last: tuple[int, float] | None = None
@@ -208,35 +202,12 @@ class Session:
 
     def _ends(self, before: Hook, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         """The hook for an exception that ends the program. One of this library has an exit code, which a traceback does not have."""
-        if os.getpid() == self._process and not self._is_over:
+        if os.getpid() == self._process:
             for save in self.before_end:
                 save(error)
             if isinstance(error, TrainerError):
                 self.sender.send(ErrorEvent(code=int(error.code), reason=error.reason, message=str(error)))
         before(kind, error, trace)
-
-    def leave_world(self) -> None:
-        """Leaves a broken world, whose ranks cannot agree on anything more."""
-        self._is_over = True
-        at_end: list[Callable[..., object]] = [self._leave, self._close, *self.at_leave]
-        for each in at_end:
-            atexit.unregister(each)
-        self.at_leave, self.before_end = [], []  # they refer to the state of this world, and the hook for errors refers to this session
-        self.disconnect()
-        if "saves" in self.__dict__ and self.saves is not None:
-            self.saves.close()
-
-    def disconnect(self) -> None:
-        """Lets a wait for other ranks fail. Any thread may call it."""
-        if "ranks" in self.__dict__:
-            self.ranks.close()
-
-    def succeed(self) -> Session:
-        """The session of this process in the world that the environment names now. It takes the place of this one."""
-        current.cache_clear()
-        following = current()
-        following.survival = self.survival
-        return following
 
     def _leave(self, ranks: Ranks) -> None:
         if os.getpid() == self._process:
@@ -251,7 +222,7 @@ class Session:
     def report(self, *, step: int, total: int | None, loss: Any, samples: Any, metrics: Mapping[str, Any]) -> None:
         if self.replica is None:
             return
-        self.total = total if total is not None else self.total
+        self._total = total if total is not None else self._total
         now = time.monotonic()
         if self.environment.rank != 0 or not self.environment.in_world:
             if now - self._reported >= PACE_SECONDS:
@@ -266,7 +237,7 @@ class Session:
         self.sender.send(
             Step(
                 step=step,
-                total_steps=self.total,
+                total_steps=self._total,
                 loss=None if value is None else str(value),
                 loss_hex=None if value is None else value.hex(),
                 samples=count,
@@ -294,8 +265,7 @@ class Session:
                 return
             point = ResumePoint(step=newest, committed_step=newest)
         is_ignored = step <= point.step
-        event = replace(point.event(), survivors=self.survivors)
-        self.sender.send(replace(event, step=0, path=None) if is_ignored else event)
+        self.sender.send(replace(point.event(), step=0, path=None) if is_ignored else point.event())
 
     def _newest(self) -> int | None:
         """The step of the newest commit, also if the program has not called `latest`."""
@@ -305,10 +275,6 @@ class Session:
 
     # stopping
 
-    @property
-    def is_stopping(self) -> bool:
-        return self._stopping
-
     def should_stop(self) -> bool:
         if self.replica is None:
             return False
@@ -316,7 +282,7 @@ class Session:
             self._listen()
         self._calls += 1
         is_announced = self._notices is not None and self._notices.has_come()
-        if not self._stopping and self.ranks.stops(self._calls, self.survival.stop.requested, save=is_announced):
+        if not self._stopping and self.ranks.stops(self._calls, self._requested, save=is_announced):
             self._stopping = True
             self.sender.send(PhaseEvent(phase=Activity.STOPPING))
         return self._stopping
@@ -327,38 +293,31 @@ class Session:
     def _listen(self) -> None:
         """Installs a handler of SIGTERM. It also calls the program's handler, if there is one."""
         self._listens = True
-        stop = self.survival.stop
-        if stop.is_handled:
-            self.sender.send(HandlesStop(pid=self._process))
-            return
         if threading.current_thread() is not threading.main_thread():
             self._complain("should_stop() was first called outside the main thread, so this process cannot notice SIGTERM")
             return
-        before, process = signal.getsignal(signal.SIGTERM), self._process
+        before = signal.getsignal(signal.SIGTERM)
 
         def requested(number: int, frame: FrameType | None) -> None:
-            if os.getpid() != process:  # a forked helper has inherited this handler, but its own end is not a stop of the training
+            if os.getpid() != self._process:  # a forked helper has inherited this handler, but its own end is not a stop of the training
                 signal.signal(number, signal.SIG_DFL if before is None else before)
                 signal.raise_signal(number)
                 return
-            stop.requested = True
-            stop.on_request()
+            self._requested = True
             if callable(before):
                 before(number, frame)
 
         signal.signal(signal.SIGTERM, requested)
-        stop.is_handled = True
         self.sender.send(HandlesStop(pid=self._process))
 
     # checkpoints
 
-    def latest(self, in_memory: ResumePoint | None = None) -> Checkpoint | None:
-        """The newest checkpoint. None if there is none, or if the state `in_memory` counts, because it is as new."""
+    def latest(self) -> Checkpoint | None:
         if self.saves is None:
             return None
         if self._resume_point is None:
             self.phase(Activity.RESTORING)
-        point = self._resume_point = self.saves.resume_point(in_memory)
+        point = self._resume_point = self.saves.resume_point()
         if self.environment.rank == 0:
             for message in point.warnings:
                 self.sender.send(NoticeEvent(reason=NoticeReason.CHECKPOINT_DAMAGED, message=message))
@@ -385,7 +344,7 @@ class Session:
             self._resume_point = self.saves.resume_point()
         if self.environment.rank == 0:
             self._resume(step + 1)  # before its first step, a program that must stop saves at the step that it resumed at
-        is_last = self.total is not None and step >= self.total
+        is_last = self._total is not None and step >= self._total
         reason = CommitReason.STOP if self._stopping else CommitReason.FINAL if is_last else CommitReason.PERIODIC
         saved: list[Saved] = []
         self.phase(Activity.SAVING)
@@ -405,14 +364,13 @@ class Session:
 
     def rescue(self, step: int, write: Callable[[Path], None], *, seconds: float) -> None:
         """Saves `step` by this rank alone, because its peers are gone. An error does not hide that of the program."""
-        spec = self.replica.trainer_spec.checkpoint if self.replica else None
-        if self.replica is None or spec is None:
+        if self.saves is None:
             return
         if self.environment.rank:
-            self.sender.send(Step(step=step, total_steps=self.total))  # rank 0 may have ended before it could report this step
+            self.sender.send(Step(step=step, total_steps=self._total))  # rank 0 may have ended before it could report this step
         self.phase(Activity.STOPPING)
         try:
-            saved = Saves(self.replica, spec, Alone(), self.environment.world).rescue(step, write, seconds=seconds)
+            saved = self.saves.rescue(step, write, seconds=seconds)
         except Exception as error:  # noqa: BLE001 (the program ends because of the lost peers)
             self.rescue_failed(f"step {step} could not be saved: {text_of(error)}")
             return

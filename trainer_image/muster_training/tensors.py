@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from muster_contract.errors import UserError
@@ -17,8 +16,6 @@ from muster_training.trees import Packed, pack, unpack
 
 _DTYPES = {name: getattr(torch, name) for name in ITEM_BYTES if hasattr(torch, name)}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-MOST_BYTES = 1 << 30
-"""The size of a message between ranks."""
 
 
 def block_of(value: object, where: str) -> tuple[str, list[int], memoryview] | None:
@@ -38,25 +35,6 @@ def tensor_of(dtype: str, shape: Sequence[int], content: bytes | memoryview) -> 
     if not len(content):
         return torch.empty(tuple(shape), dtype=_DTYPES[dtype])
     return torch.frombuffer(bytearray(content), dtype=_DTYPES[dtype]).reshape(tuple(shape))
-
-
-def send(content: bytearray, receivers: Sequence[int]) -> None:
-    """Sends bytes to other ranks of the process group."""
-    numbers = torch.frombuffer(content, dtype=torch.uint8)
-    for receiver in receivers:
-        dist.send(torch.tensor([len(content)]), receiver)
-        for part in numbers.split(MOST_BYTES):
-            dist.send(part, receiver)
-
-
-def receive(source: int) -> memoryview:
-    """The bytes that the rank `source` sends."""
-    size = torch.tensor([0])
-    dist.recv(size, source)
-    numbers = torch.empty(int(size), dtype=torch.uint8)
-    for part in numbers.split(MOST_BYTES):
-        dist.recv(part, source)
-    return numbers.numpy().data
 
 
 def recognized(name: str, value: object) -> Part | None:

@@ -49,39 +49,19 @@ def unpack(packed: Packed) -> Any:
 
 def write(path: Path, states: Mapping[str, Packed]) -> None:
     """Writes states by their names into one file. Raises OSError."""
-    head, blocks, starts = _laid_out(states)
+    listing = [[name, each.entry, [len(block) for block in each.blocks], each.digest] for name, each in states.items()]
+    head = pack_list(listing)
+    blocks = [block for each in states.values() for block in each.blocks]
     with path.open("wb") as file:
         file.write(head)
-        for start, block in zip(starts, blocks, strict=False):
+        for start, block in zip(starts_of(map(len, blocks), after=len(head)), blocks, strict=False):
             file.seek(start)
             file.write(block)
 
 
-def content_of(states: Mapping[str, Packed]) -> bytearray:
-    """What `write` writes, for `parse`."""
-    head, blocks, starts = _laid_out(states)
-    content = bytearray(starts[-1])
-    content[: len(head)] = head
-    for start, block in zip(starts, blocks, strict=False):
-        content[start : start + len(block)] = block
-    return content
-
-
-def _laid_out(states: Mapping[str, Packed]) -> tuple[bytes, list[bytes | memoryview], list[int]]:
-    """The head of a file of states, their blocks, and where each of these begins, and the end."""
-    listing = [[name, each.entry, [len(block) for block in each.blocks], each.digest] for name, each in states.items()]
-    head = pack_list(listing)
-    blocks = [block for each in states.values() for block in each.blocks]
-    return head, blocks, starts_of(map(len, blocks), after=len(head))
-
-
 def read(path: Path) -> dict[str, tuple[Packed, str]]:
     """The states in a file that `write` has written, each with its digest. Raises OSError and CheckpointDamaged."""
-    return parse(memoryview(path.read_bytes()), path.name)
-
-
-def parse(content: memoryview, where: str) -> dict[str, tuple[Packed, str]]:
-    """The states in the content of a file, each with its digest. Raises CheckpointDamaged, with the name `where`."""
+    content = memoryview(path.read_bytes())
     try:
         listing, size = unpack_list(content)
         sizes = [length for _, _, lengths, _ in listing for length in lengths]
@@ -91,7 +71,7 @@ def parse(content: memoryview, where: str) -> dict[str, tuple[Packed, str]]:
             for name, entry, lengths, digest in listing
         }
     except (ValueError, TypeError) as error:
-        raise CheckpointDamaged(f"{where} is no file of registered states: {error}") from None
+        raise CheckpointDamaged(f"{path.name} is no file of registered states: {error}") from None
 
 
 def _encode(value: object, where: str, blocks: list[bytes | memoryview]) -> Any:

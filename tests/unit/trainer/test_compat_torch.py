@@ -14,7 +14,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import distributed
 
-from muster_trainer.pytorch import compat, compat_groups
+from muster_trainer.pytorch import compat
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 PACKAGE = Path(compat.__file__).parent
@@ -69,7 +69,7 @@ def test_a_model_of_ddp_can_go_on_in_another_world() -> None:
             assert model.weight.grad.tolist() == [[1.0, 1.0]]
             assert len(calls) == count, CHANGED.format("what DDP leaves behind when its reducer is removed")
         compat.release_ddp(parallel)
-        compat_groups.leave_groups()
+        compat.leave_groups()
         assert not dist.is_initialized()
     model.zero_grad()
     model(inputs).sum().backward()

@@ -143,13 +143,6 @@ def test_a_command_is_started_once_for_any_number_of_processes() -> None:
     assert launch.env == environ
 
 
-def test_a_script_takes_orders_and_a_command_does_not_because_it_may_be_a_launcher(tmp_path: Path) -> None:
-    (tmp_path / "train.py").touch()
-    [script] = launches({**BASE, **TORCH}, script=str(tmp_path / "train.py"))
-    [command] = launches({**BASE, **TORCH}, command=(sys.executable, "train.py"))
-    assert (script.takes_orders, command.takes_orders) == (True, False)
-
-
 def test_pytorch_processes_get_the_variables_of_an_elastic_launcher(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.touch()

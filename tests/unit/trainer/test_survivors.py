@@ -45,7 +45,6 @@ def test_the_newest_state_goes_to_the_ranks_without_it(
         ({}, True),
         ({"MUSTER_ATTEMPT": "2", "MASTER_PORT": "4001"}, True),
         ({"MASTER_ADDR": "tiny-worker-0-2"}, True),
-        ({"MUSTER_EVENTS_ADDRESS": "127.0.0.1:4002", "MUSTER_EVENTS_TOKEN": "new"}, True),
         ({"WORLD_SIZE": "3"}, False),
         ({"RANK": "0"}, False),
         ({"MUSTER_TRAINER": '{"task": "gpt"}'}, False),

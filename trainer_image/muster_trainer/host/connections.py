@@ -12,12 +12,12 @@ _DESCRIPTORS = "/proc/self/fd"
 
 
 class Connections:
-    """The TCP connections that are opened after this object was made, until `complete`. With `also_open`, those that are open now too."""
+    """The TCP connections that are opened after this object was made, until `complete`."""
 
     can_be_closed: ClassVar[bool] = sys.platform == "linux"
 
-    def __init__(self, *, also_open: bool = False) -> None:
-        self._before = set() if also_open else set(_sockets())
+    def __init__(self) -> None:
+        self._before = set(_sockets())
         self._opened: set[str] | None = None
 
     def complete(self) -> None:

@@ -5,7 +5,6 @@ A framework's package may have a module `host`, with these functions. Each may b
     before_fork()      prepares this process for forks; called before the framework is imported
     unfit()            the reason why no process may be forked from this one; empty if forks are safe
     device_bytes()     the peak of the memory that this process used on its device, in bytes
-    leave_world()      leaves a broken world, and returns whether this process can join another one; for programs of users
 """
 
 from __future__ import annotations

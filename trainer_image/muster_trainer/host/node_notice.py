@@ -1,7 +1,7 @@
 """The file by which training processes learn that a node of their job goes: `notice.json` in the folder that the replica may write.
 
 The supervisor writes it while a notice holds, and removes it after that. It is a file, because programs of any language below any launcher
-can look at it; the pipe of orders reaches only the processes that the supervisor starts, and none below a launcher.
+can look at it; the pipe of orders reaches only processes of the bundled trainer.
 """
 
 from __future__ import annotations

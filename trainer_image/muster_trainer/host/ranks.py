@@ -64,9 +64,6 @@ class Ranks(Protocol):
     def leave(self) -> None:
         """Announces to the other ranks that this rank ends normally."""
 
-    def close(self) -> None:
-        """Closes the connections without a farewell, because the world is broken."""
-
 
 @dataclass
 class Alone(Ranks):
@@ -82,9 +79,6 @@ class Alone(Ranks):
         return requested
 
     def leave(self) -> None:
-        return
-
-    def close(self) -> None:
         return
 
 
@@ -242,11 +236,6 @@ class RankZero(Ranks):
             lines.answering.release()
         self._listener.close()
 
-    def close(self) -> None:
-        self._listener.close()
-        for lines in list(self._lines.values()):
-            lines.close()
-
     def _accept(self) -> None:
         while True:
             try:
@@ -344,9 +333,6 @@ class OtherRank(Ranks):
     def leave(self) -> None:
         with suppress(OSError):
             self._lines.send(bye=True)
-
-    def close(self) -> None:
-        self._lines.close()
 
     def _exchange(self, **message: Any) -> dict[str, Any]:
         """Sends a message and returns the answer of rank 0, or its farewell if it has ended normally. Raises PeerLost if it is gone."""

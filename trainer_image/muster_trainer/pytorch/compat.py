@@ -1,4 +1,4 @@
-"""Private and version-dependent parts of PyTorch. No other module of this package uses a private name, apart from `compat_groups`.
+"""Private and version-dependent parts of PyTorch. No other module of this package uses a private name.
 
 Muster is tested with PyTorch 2.6 and 2.15. Each part has a canary in tests/unit/trainer/test_compat_torch.py, which fails with a
 sentence that names the part when a release changes it.
@@ -50,6 +50,22 @@ def ddp(model: nn.Module, *, send_state: bool = True) -> DistributedDataParallel
         return DistributedDataParallel(model, **options)
     finally:
         patched._sync_module_states = send
+
+
+_OLD_GROUPS: list[Any] = []
+
+
+def leave_groups(*others: object) -> None:
+    """Removes all process groups from PyTorch, so that another world can be joined. `others` may refer to them.
+
+    The groups stay in memory, because their destructor joins the threads of Gloo. PyTorch 2.6 holds the GIL meanwhile, which these threads
+    may wait for.
+    """
+    _OLD_GROUPS.extend((list(dist.distributed_c10d._world.pg_map), others))
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    world: Any = dist.distributed_c10d._world
+    world.group_count = 0  # a failed join has counted its group. The names of groups must be the same as in new processes
 
 
 def abort_nccl() -> None:

@@ -27,8 +27,7 @@ from muster_trainer.host.connections import Connections
 from muster_trainer.host.orders import descriptor_in
 from muster_trainer.pytorch import state
 from muster_trainer.pytorch.adoption import adopt
-from muster_trainer.pytorch.compat import tree_leaves
-from muster_trainer.pytorch.compat_groups import leave_groups
+from muster_trainer.pytorch.compat import leave_groups, tree_leaves
 from muster_trainer.pytorch.device import device_of, fingerprint, make_deterministic
 from muster_trainer.pytorch.finished_state import FinishedState
 from muster_trainer.pytorch.input import InputStream, Request, batches_of

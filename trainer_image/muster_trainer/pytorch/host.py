@@ -21,20 +21,6 @@ def device_bytes() -> int:
     return int(sys.modules["torch"].cuda.max_memory_allocated()) if _has_cuda() else 0
 
 
-def leave_world() -> bool:
-    """Leaves the process groups of a broken world without its other ranks. Returns whether this process can join another world then. It
-    cannot if its collectives run on a GPU: a kernel may wait there for the lost peer, and the results of later kernels do not count."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return True
-    if _has_cuda() and distributed.get_backend() != "gloo":
-        return False
-    from muster_trainer.pytorch.compat_groups import leave_groups
-
-    leave_groups()
-    return True
-
-
 def _has_cuda() -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and bool(torch.cuda.is_initialized())

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from muster_trainer.pytorch.compat_groups import leave_groups
+from muster_trainer.pytorch.compat import leave_groups
 
 WIDTH = 8
 

@@ -29,8 +29,6 @@ class Launch:
     """The descriptor of the memory for its snapshots, if any."""
     title: str = ""
     """What `ps` shows besides job and replica. Empty for a command of the user, which stays as it is."""
-    takes_orders: bool = True
-    """Whether the process gets the pipe of orders. A command may be a launcher, below which the number of the descriptor is another's."""
 
 
 def with_world(environ: Mapping[str, str], world: Mapping[str, str]) -> dict[str, str]:
@@ -52,7 +50,7 @@ def plan(environ: Mapping[str, str], replica: ReplicaEnvironment, spec: TrainerS
     first = _first_rank(replica)
     script, command = (None, None) if spec.program_of(replica.role, replica.index) else (spec.script, spec.command)
     if command is not None:
-        return [Launch(first, command_words(command, environ), dict(environ), takes_orders=False)]
+        return [Launch(first, command_words(command, environ), dict(environ))]
     shared = _shared(environ, replica, spec)
     python = (image.trainer_python_of if script is None else image.python_of)(environ, field=spec.entry_point)
     launches = []

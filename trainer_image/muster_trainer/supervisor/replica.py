@@ -276,10 +276,8 @@ class Replica:
                 self._moved = time.monotonic()
                 if self._listener and not (isinstance(reader, Connection) and reader.is_post):
                     self._listener.posts.superseded = True
-            if isinstance(line.event, Waiting) and not self._ending.killed:
-                process = self._process_of(line.document["rank"])
-                if process is not None and process.orders is not None:
-                    process.waiting = True
+            if isinstance(line.event, Waiting) and self._spec.is_bundled:
+                self._process_of(reader.rank).waiting = True
             if isinstance(line.event, HandlesStop):
                 self._stop_requests.add_handler(line.event.pid)
                 self._handles_stops = self._forks_script
@@ -304,8 +302,8 @@ class Replica:
         if lines and (problem := self._log.append(lines)):
             self._notice(NoticeReason.EVENTS_LOST, problem)
 
-    def _process_of(self, rank: int) -> Process | None:
-        return next((process for process in self._processes if process.rank == rank), None)
+    def _process_of(self, rank: int) -> Process:
+        return next(process for process in self._processes if process.rank == rank)
 
     def _release_survivors(self) -> None:
         """Passes the processes that wait for the next attempt to `Survivors`. In this attempt, they count as ended."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from muster_contract.codes import ExitCode
-from muster_contract.environment import EVENTS_ADDRESS, EVENTS_TOKEN, MLFLOW_RUN_ID, NAMES, RESCUE_SECONDS, STATUS_URL
+from muster_contract.environment import NAMES, RESCUE_SECONDS
 from muster_contract.events import ErrorEvent
 from muster_contract.reports import Reply
 from muster_trainer.supervisor.environment import Launch
@@ -28,11 +28,9 @@ MOVING = frozenset(
     {
         *(NAMES["attempt"], NAMES["world_address"], "TORCHELASTIC_RESTART_COUNT"),
         *("MASTER_ADDR", "MASTER_PORT", "PET_MASTER_ADDR", "PET_MASTER_PORT"),
-        *(EVENTS_ADDRESS, EVENTS_TOKEN, STATUS_URL, MLFLOW_RUN_ID),
     }
 )
-"""Variables that may differ between the worlds of a process: which attempt it is, where its ranks meet, and where a program of the user
-reports."""
+"""Variables that may differ between the worlds of a process: which attempt it is, and where its ranks meet."""
 
 
 class Survivors:
@@ -60,8 +58,7 @@ class Survivors:
         reap([process for process, _ in self._waiting.values()])
         for launch in launches:
             process, before = self._waiting.get(launch.rank, (None, None))
-            is_same = before is not None and before.argv == launch.argv and can_continue(before.env, launch.env)
-            if process and process.running and is_same and order(process, world=moved(launch.env)):
+            if process and before and process.running and can_continue(before.env, launch.env) and order(process, world=moved(launch.env)):
                 del self._waiting[launch.rank]
                 continuing[launch.rank] = replace(process, waiting=False)
         self.end()

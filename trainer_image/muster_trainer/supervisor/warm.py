@@ -51,7 +51,7 @@ class Starter:
         for launch in launches:
             self.warm_up(launch.env, bundled=bundled)
             warm = self._parent.start(launch, bundled=bundled) if self._parent and self._parent.look() else None
-            yield warm or start(launch, takes_orders=launch.takes_orders)
+            yield warm or start(launch, takes_orders=bundled)
 
     def warm_up(self, environ: Mapping[str, str], *, bundled: bool) -> None:
         """Starts the warm parent once, and waits until it has imported the framework."""
@@ -161,7 +161,7 @@ class WarmParent:
     def start(self, launch: Launch, *, bundled: bool = True) -> Process | None:
         """A process forked for this launch; None if that fails, and the process must be started cold."""
         pipes = [os.pipe() for _ in range(3)]
-        orders_of_child, orders = os.pipe() if launch.takes_orders else (None, None)
+        orders_of_child, orders = os.pipe() if bundled else (None, None)
         try:
             stdout_of_child, stderr_of_child, events_of_child = (writer for _, writer in pipes)
             all_passed = {EVENTS_FD: events_of_child, ORDERS_FD: orders_of_child, MEMORY_FD: launch.memory}

@@ -22,19 +22,20 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 from muster_contract.codes import ExitCode
 from muster_contract.environment import NAMES
 from muster_contract.errors import ConnectionLost
-from muster_contract.events import Event, Step, Survived, Waiting
+from muster_contract.events import Step, Survived, Waiting
+from muster_trainer.host.events import Events
 from muster_trainer.host.orders import Orders
+from muster_trainer.host.stopping import StopRequest
 
 RESCUE_AFTER = 2.0
 """Seconds. The next world is there sooner, unless a replica must be created again."""
 WAIT_SECONDS = 60.0
 MOST_SURVIVALS = 64
-"""A process that survives still has some threads and descriptors of each world: see `muster_trainer.pytorch.compat_groups.leave_groups`."""
+"""A process that survives still has some threads and descriptors of each world: see `muster_trainer.pytorch.compat.leave_groups`."""
 
 
 @dataclass(frozen=True)
@@ -63,28 +64,10 @@ class SurvivorSteps:
         return [rank for rank, step in enumerate(self.steps) if step != self.newest]
 
 
-class Events(Protocol):
-    """How a process reports: the bundled trainer through a pipe, and a program of the user over the loopback interface."""
-
-    @property
-    def rank(self) -> int: ...
-
-    def emit(self, event: Event) -> None: ...
-
-    def error(self, code: ExitCode, message: str) -> None: ...
-
-
-class Stop(Protocol):
-    """Whether this process was asked to stop. `on_request` is called when that happens."""
-
-    requested: bool
-    on_request: Callable[[], None]
-
-
 class Survivor:
     """The wait of this process between two worlds."""
 
-    def __init__(self, events: Events, stop: Stop, *, attempt: int, disconnect: Callable[[], None]) -> None:
+    def __init__(self, events: Events, stop: StopRequest, *, attempt: int, disconnect: Callable[[], None]) -> None:
         self._events, self._stop, self._disconnect = events, stop, disconnect
         self._attempt, self._broken = attempt, -1
         self._survivals = 0
@@ -94,16 +77,13 @@ class Survivor:
     def may_wait(self) -> bool:
         return self._orders.is_open and not self._stop.requested and self._survivals < MOST_SURVIVALS
 
-    def wait(
-        self, *, done: int, last: Step | None, message: str, rescue: Callable[[], None], meanwhile: Callable[[], object] = lambda: None
-    ) -> bool:
+    def wait(self, *, done: int, last: Step | None, message: str, rescue: Callable[[], None]) -> bool:
         """Waits for the next world, and sets its variables in this process. Returns False if there is no such world. Calls `rescue` if the
-        wait is long or in vain, and `meanwhile` when the supervisor knows that this process waits."""
+        wait is long or in vain."""
         if last is not None and self._events.rank:
             self._events.emit(last)  # rank 0 may have ended before it could report this step
         self._events.error(ExitCode.PEER_LOST, message)
         self._events.emit(Waiting(step=done))
-        meanwhile()
         variables = self._next_world(RESCUE_AFTER)
         if variables is None:
             rescue()
