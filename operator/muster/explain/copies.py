@@ -8,7 +8,7 @@ from typing import Any
 from muster.api.constants import MULTIKUEUE
 from muster.api.status import FINAL_PHASES
 from muster.api.unchecked import items, mapping, mappings
-from muster.explain.evidence import Evidence, Source, phase_of
+from muster.explain.evidence import Evidence, Source, condition_of, phase_of
 from muster.explain.snapshot import Object, Snapshot
 
 WORKLOADS = "workloads"
@@ -32,7 +32,7 @@ def evidence_of_copies(snapshot: Snapshot) -> Iterator[Evidence]:
     job, status = snapshot.job, _status(snapshot)
     if not is_copied(job) or phase_of(job) in FINAL_PHASES or job["spec"].get("suspend"):
         return
-    evicted, reserved = _condition(status, "Evicted"), _condition(status, "QuotaReserved")
+    evicted, reserved = (condition_of(snapshot.workload or {}, kind) for kind in ("Evicted", "QuotaReserved"))
     checks = [each for _, each in mappings(status.get("admissionChecks"))]
     refused = next((each for each in checks if each.get("state") == "Rejected"), None)
     if snapshot.workload is None and WORKLOADS not in snapshot.unreadable:
@@ -55,10 +55,6 @@ def evidence_of_copies(snapshot: Snapshot) -> Iterator[Evidence]:
 
 def _status(snapshot: Snapshot) -> Mapping[str, Any]:
     return mapping((snapshot.workload or {}).get("status"))
-
-
-def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    return next((each for _, each in mappings(status.get("conditions")) if each.get("type") == kind), {})
 
 
 def _state(job: Object, reason: str, message: str) -> Evidence:

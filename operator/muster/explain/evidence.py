@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -12,6 +12,7 @@ from typing import Any
 from muster.api.constants import INDEX_LABEL, ROLE_LABEL, SUPERVISOR_CONTAINER, TRAINER_CONTAINER
 from muster.api.status import FINAL_PHASES, Reason
 from muster.api.times import parse_time
+from muster.api.unchecked import mappings
 from muster.explain.nodes import with_named_taints
 from muster.explain.snapshot import Object, Snapshot
 from muster_contract.inputs import FETCHER
@@ -94,9 +95,9 @@ def phase_of(job: Object) -> str:
     return str(status_of(job).get("phase") or "Pending")
 
 
-def condition_of(job: Object, kind: str) -> dict[str, Any]:
-    """The condition of this type, or an empty one."""
-    return next((each for each in status_of(job).get("conditions") or () if each.get("type") == kind), {})
+def condition_of(job: Object, kind: str) -> Mapping[str, Any]:
+    """The condition of this type, or an empty one. It may be of another object with conditions too, such as a Workload."""
+    return next((each for _, each in mappings(status_of(job).get("conditions")) if each.get("type") == kind), {})
 
 
 def label_of(pod: Object) -> str:

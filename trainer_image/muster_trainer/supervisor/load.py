@@ -66,6 +66,7 @@ class LoadSampler:
         passed = now - self._sampled
         if passed < min(LONGEST, max(SHORTEST, (now - self._began) / SAMPLES)):
             return None
+        self._sampled = now
         cpu, network = self._cpu_now(), self._network_now()
         if not cpu:
             return None  # the system has no /proc
@@ -82,7 +83,7 @@ class LoadSampler:
             gpu_share=gpus.share,
             gpu_memory_bytes=gpus.memory_bytes,
         )
-        self._sampled, self._cpu, self._network = now, cpu, network
+        self._cpu, self._network = cpu, network
         return load
 
     def close(self) -> None:
